@@ -1,7 +1,8 @@
-"""Deprecations: what is public warns for one minor release before it goes.
+"""Deprecations: a public name warns for at least one minor release before it is removed.
 
-Owns the warnings of functions, classes, parameters and names of packages, and the list of all that is declared. Leaves
-flags to `packhorse.cli.shared.old_flags`. deploy/guides/compatibility.md has the promise, which tests/surface checks.
+Owns the decorators that let functions, classes, parameters and names of packages warn, and the list of all declared
+deprecations. Leaves flags to `packhorse.cli.shared.old_flags`. deploy/guides/compatibility.md states the promise to
+users; tests/surface checks it.
 """
 
 import functools
@@ -15,24 +16,25 @@ from typing import Any, TypeVar
 __all__ = ["DECLARED", "Deprecation", "declare", "deprecated", "deprecated_names", "deprecated_parameter"]
 
 _Found = TypeVar("_Found", bound=Callable[..., Any])
+"""The function or class that a decorator found, and returns with a warning added."""
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Deprecation:
-    """One public name that will go."""
+    """One public name that will be removed."""
 
     name: str
-    """As tests/surface lists it: `packhorse.client.old`, `packhorse.client.connect(old)`, `packhorse serve --old`."""
+    """The name as tests/surface lists it, such as `packhorse.client.connect(old)` or `packhorse serve --old`."""
     since: str
-    """The minor release that warns first, such as 0.2."""
+    """The first minor release that warns, such as 0.2."""
     removed: str
     """The first minor release without it."""
     instead: str
-    """What to use."""
+    """What to use instead of it."""
 
     def __post_init__(self) -> None:
-        """Refuses a removal without a release that warns; a ValueError."""
+        """Raises a ValueError if no minor release would warn before the removal."""
         if minor_of(self.removed) <= minor_of(self.since):
             raise ValueError(
                 f"{self.name} cannot go in {self.removed}: {self.since} is the first release that warns, and one minor "
@@ -46,13 +48,14 @@ class Deprecation:
         """Warns with a FutureWarning, which Python shows not only to developers but also to users.
 
         Args:
-            stacklevel: 1 for whoever calls the function that calls this.
+            stacklevel: 1 if the warning points at the line that called the function that calls `warn`; 2 for one call
+                further out, and so on.
         """
         warnings.warn(str(self), FutureWarning, stacklevel=stacklevel + 2)
 
 
 DECLARED: dict[str, Deprecation] = {}
-"""Name → deprecation, of all modules that are imported."""
+"""Name → deprecation, for all modules imported so far."""
 
 
 def minor_of(version: str) -> tuple[int, int]:
@@ -64,7 +67,9 @@ def minor_of(version: str) -> tuple[int, int]:
 
 
 def declare(name: str, *, since: str, removed: str, instead: str) -> Deprecation:
-    """Puts a name on the list. Of a metric, whose readers see no warning, the text belongs into its documentation.
+    """Adds a name to `DECLARED`, and returns its deprecation.
+
+    Nothing warns yet: the decorators below do that. A metric cannot warn, so its documentation shows the returned text.
 
     Example:
         >>> print(declare("packhorse_old_total", since="0.2", removed="0.3", instead="packhorse_new_total"))
@@ -76,10 +81,12 @@ def declare(name: str, *, since: str, removed: str, instead: str) -> Deprecation
 
 
 def deprecated(name: str, *, since: str, removed: str, instead: str) -> Callable[[_Found], _Found]:
-    """Lets a function warn when it is called, or a class when it is made, and sets `__deprecated__` as PEP 702 does.
+    """Decorates a function to warn when it is called, or a class to warn when an object of it is made.
+
+    Like PEP 702, it also sets `__deprecated__`.
 
     Args:
-        name: under which it is imported, with its package.
+        name: the name with its package, as users import it.
         since: the minor release that warns first.
         removed: the first minor release without it.
         instead: what to use.
@@ -87,12 +94,13 @@ def deprecated(name: str, *, since: str, removed: str, instead: str) -> Callable
     found = declare(name, since=since, removed=removed, instead=instead)
 
     def decorate(function: Any) -> Any:
+        """Returns a function that warns; or the class itself, whose `__init__` then warns."""
         is_class = isinstance(function, type)
         inner: Callable[..., Any] = vars(function).get("__init__", object.__init__) if is_class else function
 
         @functools.wraps(inner)
         def warns(*arguments: Any, **options: Any) -> Any:
-            if not is_class or type(arguments[0]) is function:  # not for each subclass
+            if not is_class or type(arguments[0]) is function:  # a subclass is not deprecated
                 found.warn()
             return inner(*arguments, **options)
 
@@ -106,18 +114,19 @@ def deprecated(name: str, *, since: str, removed: str, instead: str) -> Callable
 
 
 def deprecated_parameter(name: str, old: str, *, since: str, removed: str, instead: str) -> Callable[[_Found], _Found]:
-    """Lets a function warn when it is given a parameter's old name, and takes the value under the new one.
+    """Decorates a function to accept a parameter's old name too: it warns, and passes the value under the new name.
 
     Args:
-        name: of the function, with its package.
-        old: the parameter that the function no longer has. It is given by name.
+        name: the function's name, with its package.
+        old: the old name, which is no longer in the signature; only calls by keyword can use it.
         since: the minor release that warns first.
         removed: the first minor release without it.
-        instead: the parameter that gets the value.
+        instead: the new name.
     """
     found = declare(f"{name}({old})", since=since, removed=removed, instead=instead)
 
     def decorate(function: Any) -> Any:
+        """Returns a function that also takes the old name."""
         if instead not in inspect.signature(function).parameters:
             raise ValueError(f"{name} has no parameter {instead}")
 
@@ -138,7 +147,7 @@ def deprecated_parameter(name: str, old: str, *, since: str, removed: str, inste
 def deprecated_names(
     package: str, names: Mapping[str, str], *, since: str, removed: str
 ) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
-    """Lets a package's `__getattr__` warn when it is asked for an old name, and give what has the new one.
+    """Decorates a package's `__getattr__`, so that an old name still works: it warns, and returns what the new one is.
 
     Args:
         package: `__name__` of the package.

@@ -1,7 +1,7 @@
-"""Parameters in messages: an error names a Python parameter, and the command line prints its flag instead.
+"""Error messages that name Python parameters, so that the command line can print flags instead.
 
-Owns the text that remembers which of its words are parameters. Leaves flags to `packhorse.cli`. What a user wrote, a
-path for example, is never searched for names.
+Owns `Message`, a string that remembers which of its parts are parameters. Leaves the flags to `packhorse.cli`. So no
+text is searched for parameter names: a user's path may contain `max_seq_len`, and is printed as it is.
 """
 
 from collections.abc import Callable
@@ -9,30 +9,31 @@ from dataclasses import dataclass
 from typing import Self
 
 _NOT_GIVEN = object()
+"""Default of a value that may itself be None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter, as a message names it."""
+    """A parameter that a message names, with or without a value."""
 
     name: str
-    """The name, of an option of an object with a dot: `plan.align`."""
+    """Name of the parameter, such as `over_length`; the field of an options object has a dot, such as `plan.align`."""
     value: object = None
-    """The value that the message gives it, if `has_value`."""
+    """The value that the message suggests; it counts only if `has_value`."""
     has_value: bool = False
-    """Whether the message gives it a value."""
+    """Whether the message suggests a value."""
 
     def __str__(self) -> str:
         return f"{self.name}={self.value!r}" if self.has_value else self.name
 
 
 class Message(str):
-    """A text that remembers which of its words are parameters; texts may be added on both sides.
+    """A string that remembers which of its parts are parameters. Adding a str before or after it keeps them.
 
-    As a string it spells parameters as Python does.
+    The string itself spells parameters as Python does: `over_length='split'`.
 
     Args:
-        parts: texts and parameters, in their order.
+        parts: texts and parameters, in the order in which they are joined.
     """
 
     __slots__ = ("parts",)
@@ -46,7 +47,7 @@ class Message(str):
         return message
 
     def __getnewargs__(self) -> tuple[str | Parameter, ...]:  # type: ignore[override]
-        """Pickles the parts, as engines send errors to the process that started them."""
+        """Lets pickle keep the parts: worker processes send their errors to the process that started them."""
         return self.parts
 
     def __add__(self, text: str) -> "Message":
@@ -56,12 +57,12 @@ class Message(str):
         return Message(*_parts(text), *self.parts)
 
     def spelled(self, spell: Callable[[Parameter], str]) -> str:
-        """Returns the text with each parameter as `spell` writes it."""
+        """Returns the text in which each parameter is spelled by `spell`."""
         return "".join(spell(part) if isinstance(part, Parameter) else part for part in self.parts)
 
 
 def parameter(name: str, value: object = _NOT_GIVEN) -> Message:
-    """Returns a parameter's name, or `name=value`, to be added to a message.
+    """Returns `name`, or `name=value` if a value is given, as a part of a message.
 
     Example:
         >>> from packhorse.parameters import parameter
@@ -75,7 +76,7 @@ def parameter(name: str, value: object = _NOT_GIVEN) -> Message:
 
 
 def message_of(error: BaseException | str) -> str:
-    """Returns the message of an error or warning, with its parameters if it names some."""
+    """Returns the message of an error or warning: a `Message` if it was raised with one, else a plain str."""
     if isinstance(error, str):
         return error
     first = error.args[0] if error.args else None

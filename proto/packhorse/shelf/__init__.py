@@ -1,7 +1,7 @@
-"""The shelf: what stands beside the core and uses it. The core names it here only.
+"""The one table by which the core finds packages of the shelf, which use the core and may be absent.
 
-Owns the table of what the core offers to do if a package of the shelf is there, and loading it. Commands have a table
-of their own, `packhorse.cli.COMMANDS`.
+Owns the table of hooks, and loading what they name. Leaves commands, which have a table of their own, to
+`packhorse.cli`. What the shelf is, and which packages are on it, is in ARCHITECTURE.md.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ HOOKS: Mapping[str, str] = {
     "reference_packers": "packhorse.reference_packers:REFERENCE_PACKERS",
     "status_page": "packhorse.analysis.status_page:StatusPage",
 }
-"""Hook → PACKAGE:NAME on the shelf."""
+"""Hook, as the core calls it → PACKAGE:NAME, where the shelf has it."""
 
 
 def is_offered(hook: str) -> bool:
-    """Tells whether this installation has what `from_shelf` would load. Loads nothing.
+    """Returns whether this installation has the package that `from_shelf` would load. Loads nothing.
 
     Example:
         >>> if is_offered("draw_batch"):
@@ -37,7 +37,7 @@ def is_offered(hook: str) -> bool:
 
 
 def has_package(package: str) -> bool:
-    """Tells whether this installation has a package or module, whose parents may be missing as well.
+    """Returns whether this installation has a package or module, even if its parent packages are missing too.
 
     Example:
         >>> has_package("packhorse.shelf"), has_package("packhorse.left_out.commands")
@@ -48,7 +48,7 @@ def has_package(package: str) -> bool:
 
 
 def from_shelf(hook: str) -> Any:
-    """Returns what a package of the shelf offers to the core.
+    """Loads and returns the function, class or value of the shelf that a hook names.
 
     Example:
         >>> from_shelf("draw_batch").__module__

@@ -1,6 +1,7 @@
-"""Arithmetic that server and client share: which rank takes which step, and the room of a length.
+"""Arithmetic that server and client share: which rank takes which step, and how many tokens a length takes up.
 
-Plain Python without a dependency, so that server, client and command line share one copy. Start with `Topology`.
+Plain Python without dependencies, so that server, client and command line import the same code. `Topology` is the place
+to start.
 """
 
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer

@@ -1,6 +1,7 @@
-"""The choices that shape a stream, each with its one name in Python, on the command line and in the protocol.
+"""The enums that shape a stream: remainder policy, mode and balance; and the checks of options that use them.
 
-Owns the names; a value in the protocol is the enum's name in capitals after a prefix, e.g. REMAINDER_POLICY_SPREAD.
+Owns the names of the choices, which are the same in Python and on the command line. In the protocol a name is in
+capitals after a prefix, e.g. REMAINDER_POLICY_SPREAD. Also owns `checked_integer`, which every options class uses.
 """
 
 from enum import StrEnum
@@ -38,13 +39,13 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
 
 
 def quoted(value: object) -> str:
-    """Returns a value as an error quotes it: its first 40 characters."""
+    """Returns the first 40 characters of a value's repr, for an error message."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number of things as a sentence holds it.
+    """Returns a number with its noun, in the singular for 1.
 
     Example:
         >>> counted(1, "rank"), counted(2_000, "id")
@@ -57,12 +58,12 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class RemainderPolicy(StrEnum):
-    """What happens to a last step that is not full; every rank always gets the same number of steps."""
+    """What happens to a last step that is not full. Every rank gets the same number of steps under every policy."""
 
     SPREAD = "spread"
     """The last step's sequences are spread over all its bins; no sequence is lost or repeated."""
     DROP = "drop"
-    """The last step is left out, and its size reported."""
+    """The last step is left out; the stream's header says how many bins it had."""
     REPEAT = "repeat"
     """The last step is filled from the epoch's first positions."""
     EMPTY = "empty"
@@ -70,34 +71,37 @@ class RemainderPolicy(StrEnum):
 
 
 class StreamMode(StrEnum):
-    """How streams share an epoch."""
+    """Whether the streams of all ranks and workers share one epoch."""
 
     PARTITION = "partition"
     """The streams of an epoch are disjoint and together complete."""
     INDEPENDENT = "independent"
-    """Every (epoch, rank, worker) has its own seed and goes through the whole epoch alone."""
+    """Each stream goes through the whole epoch, in an order from its own seed for (epoch, rank, worker)."""
 
 
 class Balance(StrEnum):
-    """What is balanced, by where ranks wait for each other. Positions never leave their optimizer step."""
+    """What is balanced: the costs of ranks' bins between two points at which ranks wait for each other.
+
+    Ranks only exchange bins of the same optimizer step.
+    """
 
     NONE = "none"
     """Every rank takes bins in the epoch's order."""
     MICRO_STEP = "micro-step"
-    """At every step (FSDP, expert parallelism): in each step all ranks' bins cost about the same."""
+    """Ranks wait at every step (FSDP, expert parallelism): in each step all ranks' bins cost about the same."""
     OPTIMIZER_STEP = "optimizer-step"
-    """Once in `accumulation` steps (DDP, ZeRO-1): over an optimizer step the bins of every rank cost about the same."""
+    """Ranks wait once in `accumulation` steps (DDP, ZeRO-1): their bins cost about the same over an optimizer step."""
 
 
 def as_choice(name: str, kind: type[_Choice], value: object) -> _Choice:
-    """Returns a member from itself or from its value in any case, with - or _ between words.
+    """Returns the member of an enum that `value` is or names, in any case and with - or _ between words.
 
     Example:
         >>> as_choice("balance", Balance, "Micro_Step")
         <Balance.MICRO_STEP: 'micro-step'>
 
     Args:
-        name: of the option, for the message.
+        name: the option's name, for the message.
         kind: the enum.
         value: a member, or its value.
 

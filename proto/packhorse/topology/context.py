@@ -1,8 +1,8 @@
-"""Context plans: how a bin is laid over several ranks, so that long sequences get many ranks and short ones get one.
+"""How a bin is laid out over the ranks that share it: a long sequence gets many ranks, a short one gets one.
 
-Owns `ContextRule`, from a bin's rooms to its parts, and from those of an optimizer step to what each rank computes. It
-depends on rooms only, so the planner, every rank and an audit lay out a bin alike, and nothing but the bin has
-to travel. Leaves which tokens of a part each of its ranks computes to the client.
+Owns `ContextRule`, which turns the rooms of a bin into parts, and the rooms of an optimizer step into what each rank
+computes. The result depends on rooms only, so the planner, every rank and an audit compute the same layout, and
+no layout has to be sent. Leaves which tokens of a part each of its ranks computes to `packhorse.parallel`.
 """
 
 from bisect import bisect_left, insort
@@ -16,32 +16,32 @@ from packhorse.topology.choices import checked_integer
 from packhorse.topology.topology import DEFAULT_COST_LINEAR, cost_of
 
 DEFAULT_COST_CAP_PERCENT = 300
-"""See `ContextRule.cost_cap_percent`."""
+"""Default of `ContextRule.cost_cap_percent`, which explains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPart:
-    """Sequences of a bin that are computed together, on their own ranks."""
+    """Sequences of a bin that some of its ranks compute together; no other part of the bin uses these ranks then."""
 
     first_rank: int
-    """The first of these ranks in their context-parallel group; a multiple of `num_ranks`."""
+    """First rank of the part, counted within its context-parallel group; a multiple of `num_ranks`."""
     num_ranks: int
-    """A power of two."""
+    """Number of consecutive ranks of the part, a power of two."""
     indices: tuple[int, ...]
-    """The sequences' indices among the rooms given, ascending."""
+    """Indices of the part's sequences in the list of rooms that was laid out, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRule:
     """How the sequences of a bin share the ranks of a context-parallel group.
 
-    A bin has room for `tokens_per_rank` tokens on each of these ranks. It is laid out as best-fit-decreasing packs:
-    each sequence, longest first, joins the part that it fills best. Where it fits nowhere, it begins a part on the
-    fewest ranks that hold its tokens and, as far as there are so many, keep its cost within the cap.
+    A bin has room for `tokens_per_rank` tokens on each of these ranks. It is laid out by best-fit-decreasing: each
+    sequence, longest first, joins the part that it fills best. If it fits no part, it begins a new one on the fewest
+    ranks that hold its tokens and keep its cost within the cap; on all ranks, if even these exceed the cap.
 
-    The planner packs the whole dataset by the same steps and puts whole parts into bins. Best fit looks at nothing but
-    the parts that are there, so laying out one bin finds its parts again. A bin that was planned otherwise, or halved,
-    may need more ranks than there are; then all of it is one part.
+    The planner packs the whole dataset by the same steps and then puts whole parts into bins. Best fit depends only on
+    the parts that are there, so laying out one bin finds its planned parts again. A bin that was planned in another
+    way, or halved, may need more ranks than there are. Then the whole bin is one part.
 
     Example:
         >>> rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
@@ -60,7 +60,7 @@ class ContextRule:
     """The most that a part may cost on each of its ranks, in percent of a rank full of short sequences; at least
     100."""
     cost_linear: int = DEFAULT_COST_LINEAR
-    """As in `Topology`; at least 1."""
+    """Cost of a token without attention, as in `Topology`; at least 1."""
 
     def __post_init__(self) -> None:
         """Checks every number."""
@@ -85,11 +85,13 @@ class ContextRule:
 
     @property
     def cost_per_rank(self) -> int:
-        """The cap."""
+        """The most that a part may cost on each of its ranks: the cap in units of `cost_of`."""
         return self.cost_linear * self.tokens_per_rank * self.cost_cap_percent // 100
 
     def of_loader(self, rank: int, num_ranks: int) -> tuple[int, int]:
-        """Returns the `rank` of a loader: the context-parallel group of this rank, and how many there are.
+        """Returns (rank, world_size) for a rank's loader: its context-parallel group's number, and how many there are.
+
+        Ranks that share bins load the same ones.
 
         Example:
             >>> ContextRule(8192, 4).of_loader(5, 8)
@@ -106,30 +108,31 @@ class ContextRule:
         return rank // self.max_context_parallel, num_ranks // self.max_context_parallel
 
     def cost(self, room: int) -> int:
-        """Returns what a sequence costs."""
+        """Returns the cost of a sequence, in units of `cost_of`."""
         return int(cost_of(room, self.cost_linear))
 
     def num_ranks(self, room: int) -> int:
-        """Returns on how many ranks a sequence begins a part."""
+        """Returns the number of ranks of a part that a sequence begins."""
         ranks, cost, most = 1, self.cost(room), self.cost_per_rank
         while ranks < self.max_context_parallel and (room > ranks * self.tokens_per_rank or cost > ranks * most):
             ranks *= 2
         return ranks
 
     def fits(self, tokens: int, cost: int) -> int:
-        """Returns the longest room that the remaining tokens and cost allow; 0 if there is none."""
+        """Returns the longest room that fits a part with `tokens` and, under the cap, `cost` left; 0 if none fits."""
         if cost <= 0:
             return 0
+        # The largest L with L² + cost_linear · L ≤ cost.
         return min(tokens, (isqrt(self.cost_linear**2 + 4 * cost) - self.cost_linear) // 2)
 
     def lay_out(self, rooms: Sequence[int]) -> list[ContextPart]:
         """Returns the parts of a bin, by first rank; ranks after the last part have nothing to compute.
 
         Args:
-            rooms: of its sequences, in tokens, in any order; together at most `max_seq_len`.
+            rooms: rooms of the bin's sequences, in tokens, in any order; their sum is at most `max_seq_len`.
 
         Raises:
-            ValueError: they are more.
+            ValueError: the sum is larger.
         """
         if sum(rooms) > self.max_seq_len:
             raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
@@ -139,12 +142,12 @@ class ContextRule:
         return _side_by_side(parts)
 
     def deal(self, rooms: Sequence[int]) -> list[list[ContextPart]]:
-        """Returns what each rank computes in an optimizer step, for ranks that wait nowhere else: a buddy plan.
+        """Returns what each rank computes in an optimizer step, for ranks that only wait for all others at its end.
 
-        A sequence gets the fewest ranks that hold it, or more where it would outlast the step. Those on many ranks come
-        first, and each goes to the aligned block of ranks that has least to do. All ranks of a block have computed
-        equally much by then, so nobody waits inside a block; and every rank meets its parts in the same order, so ranks
-        of any speed never wait in a circle.
+        A sequence gets the fewest ranks that hold it, or more if these would need more than the mean rank's time.
+        Sequences on many ranks come first. Each goes to the aligned block of ranks, as in a buddy allocator, that has
+        the least to do so far. Until then all ranks of the block have the same amount of work, so none of them waits
+        for another. All ranks compute their common parts in the same order, so they cannot deadlock.
 
         Example:
             >>> rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
@@ -152,10 +155,11 @@ class ContextRule:
             [[(0,), (4,)], [(0,), (5,)], [(2,), (1,)], [(2,), (3,)]]
 
         Args:
-            rooms: of all sequences of the optimizer step, in tokens; each at most `max_seq_len`.
+            rooms: rooms of all sequences of the optimizer step, in tokens; each at most `max_seq_len`.
 
         Returns:
-            For each of `max_context_parallel` ranks its parts, in order; none if there are too few sequences.
+            For each of `max_context_parallel` ranks, its parts in the order of computing. A rank may have no part, if
+            there are few sequences.
 
         Raises:
             ValueError: a room is over `max_seq_len`.
@@ -164,9 +168,10 @@ class ContextRule:
         costs = [self.cost(room) for room in rooms]
         mean = sum(costs) / self.max_context_parallel
         size = self.max_context_parallel
-        loads = [(0.0, 0)]  # of each block of so many ranks, with the first of them: a heap
-        parts: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}  # by (ranks, first rank), with tokens left
-        for index in _longest_first(rooms):  # those on many ranks come first
+        loads = [(0.0, 0)]  # a heap of the blocks of `size` ranks: (cost so far on each rank, first rank)
+        # (number of ranks, first rank) of a block → its parts: (tokens left, indices of the sequences)
+        parts: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+        for index in _longest_first(rooms):  # so the number of ranks never grows, and blocks are only ever halved
             room, cost = rooms[index], costs[index]
             while size > 1 and 2 * room <= size * self.tokens_per_rank and 2 * cost <= size * mean:
                 size //= 2
@@ -191,9 +196,9 @@ class ContextRule:
         return dealt
 
     def tile(self, rooms: Sequence[int]) -> list[list[ContextPart]]:
-        """Returns micro-steps in which every rank has a part, for trainers that allow no rank without one.
+        """Returns micro-steps in which every rank has a part, for trainers in which no rank may be idle.
 
-        Parts of a micro-step are about equally long. In the last one, where ranks are left, long parts get more ranks.
+        Parts of a micro-step cost about the same. If the last micro-step has ranks left, its costliest parts get them.
 
         Example:
             >>> rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
@@ -201,10 +206,10 @@ class ContextRule:
             [[(2, (0, 3)), (1, (5,)), (1, (4,))], [(2, (1,)), (2, (2,))]]
 
         Args:
-            rooms: of all sequences, in tokens; each at most `max_seq_len`.
+            rooms: rooms of all sequences, in tokens; each at most `max_seq_len`.
 
         Returns:
-            For each micro-step its parts, by first rank.
+            For each micro-step, its parts by first rank.
 
         Raises:
             ValueError: a room is over `max_seq_len`.
@@ -217,7 +222,7 @@ class ContextRule:
                 free = self.max_context_parallel
             steps[-1].append(part)
             free -= part[0]
-        while free:  # a multiple of the fewest ranks of a part, so there is always one to widen
+        while free:  # it is a multiple of the smallest part's number of ranks, so some part can always be doubled
             last = steps[-1]
             at = max((i for i, part in enumerate(last) if part[0] <= free), key=lambda i: last[i][1] / last[i][0])
             ranks, cost, indices = last[at]
@@ -226,10 +231,11 @@ class ContextRule:
         return [_side_by_side([(ranks, indices) for ranks, _, indices in sorted(step, reverse=True)]) for step in steps]
 
     def _parts(self, rooms: Sequence[int]) -> list[tuple[int, int, list[int]]]:
-        """Packs sequences into parts, however many: (ranks, cost, indices), by descending ranks."""
+        """Packs sequences into any number of parts: (number of ranks, cost, indices) each, by descending ranks."""
         self._check(rooms)
         parts: list[tuple[int, int, list[int]]] = []
-        left: list[tuple[int, int, int, int, int]] = []  # of each part: (fits, tokens, cost, ranks, number), ascending
+        # What each part has left, ascending: (longest room that fits, tokens, cost, number of ranks, index in `parts`).
+        left: list[tuple[int, int, int, int, int]] = []
         for index in _longest_first(rooms):
             room = rooms[index]
             at = bisect_left(left, (room,))
@@ -246,17 +252,21 @@ class ContextRule:
         return parts
 
     def _check(self, rooms: Sequence[int]) -> None:
+        """Raises a ValueError if a room is over `max_seq_len`."""
         if max(rooms, default=0) > self.max_seq_len:
             raise ValueError(f"a sequence of {max(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
 
 
 def _longest_first(rooms: Sequence[int]) -> list[int]:
-    """Returns indices by descending room, equal ones as they came."""
+    """Returns the indices of rooms by descending room; equal rooms stay in their order."""
     return sorted(range(len(rooms)), key=rooms.__getitem__, reverse=True)
 
 
 def _side_by_side(parts: list[tuple[int, list[int]]]) -> list[ContextPart]:
-    """Lays (ranks, indices) on ranks from the first on; ranks descend, so each part begins at a multiple of its own."""
+    """Returns parts next to each other, from rank 0 on, given (number of ranks, indices) by descending number.
+
+    The numbers are powers of two, so each part begins at a multiple of its number of ranks.
+    """
     laid, first = [], 0
     for ranks, indices in parts:
         laid.append(ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices))))

@@ -1,6 +1,6 @@
 """The room of a sequence: how many tokens it takes up in its bin.
 
-Owns the one formula and its inverse. They work on ints and on NumPy arrays of integers alike.
+Owns the formula from length to room, and its inverse. Both take ints or NumPy arrays of integers.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 from packhorse.topology.choices import checked_integer
 
 LEAST_EXTRA_TOKENS = -1
-"""Least `extra_tokens`: -1 leaves the last token of each sequence out of its room. It is predicted and never read."""
+"""Least `extra_tokens`. -1 leaves each sequence's last token out of its room: models predict it but never read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +43,25 @@ class RoomRule:
 
     @property
     def longest(self) -> int:
-        """The most tokens of its own that a sequence in a bin can have; below 1 where nothing fits."""
+        """The longest sequence that fits an empty bin, in tokens of its own; below 1 if none fits."""
         aligned = self.max_seq_len // self.align * self.align
         return aligned - self.extra_tokens if aligned else 0
 
     @property
     def longest_length(self) -> int:
-        """The greatest length to take in before its room is known: `max_seq_len`, or more where tokens are left out."""
+        """The greatest length that is accepted before its room is computed: `longest`, but at least `max_seq_len`."""
         return max(self.max_seq_len, self.longest)
 
     @property
     def is_plain(self) -> bool:
-        """Whether every room is its length."""
+        """Whether every room equals its length."""
         return self.align == 1 and self.extra_tokens == 0
 
     def room(self, length: Any) -> Any:
         """Returns the room of a length, or of each in an array, in tokens."""
         laid = length + self.extra_tokens
         if self.extra_tokens < 0:
-            laid = laid + (laid < 1)  # a sequence of one token has a room, though it predicts nothing
+            laid = laid + (laid < 1)  # a sequence of one token still takes up one, though nothing is predicted from it
         return -(-laid // self.align) * self.align
 
     def longest_in(self, room: Any) -> Any:

@@ -1,7 +1,7 @@
 """A batch size that changes during training: the global batch size as a function of the run's position.
 
-Owns the phases, their text form, and where they lie in an epoch. Leaves ranks, and the steps that follow, to
-`Topology`.
+Owns the phases, their text form, and the positions of an epoch at which they begin. Leaves the division of a phase
+among ranks and steps to `Topology`.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from packhorse.parameters import parameter
 from packhorse.topology.choices import checked_integer, quoted
 
+# The greatest first: `_written` takes the first that divides a number of tokens.
 _SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
@@ -36,9 +37,9 @@ class BatchPhase(NamedTuple):
 class BatchSchedule:
     """Global batch sizes that change during a run.
 
-    A phase begins after a number of bins, counted from the run's beginning over all epochs, or with a suffix K, M, B or
-    T after a number of tokens, and every bin counts as max_seq_len tokens, as in Megatron. An optimizer step has the
-    size of the phase in which it begins.
+    A phase begins after a number of bins, counted from the run's beginning over all epochs. With a suffix K, M, B or T
+    the number is of tokens instead, and every bin counts as max_seq_len tokens, as in Megatron. An optimizer step has
+    the size of the phase in which it begins.
 
     Example:
         >>> schedule = BatchSchedule.parse("0:768 250B:1536")
@@ -72,7 +73,7 @@ class BatchSchedule:
 
     @classmethod
     def parse(cls, text: "str | BatchSchedule") -> "BatchSchedule":
-        """Reads `BEGIN:SIZE` for every phase, with spaces or commas between; a schedule stays as it is.
+        """Reads `BEGIN:SIZE` of every phase, separated by spaces or commas. Returns a schedule that is given unchanged.
 
         Raises:
             ValueError: the text is something else.
@@ -84,7 +85,7 @@ class BatchSchedule:
         return cls(tuple(map(_phase, text.replace(",", " ").split())))
 
     def __str__(self) -> str:
-        """`BEGIN:SIZE` of every phase, with spaces between; `parse` reads it."""
+        """`BEGIN:SIZE` of every phase, separated by spaces, which `parse` reads."""
         return " ".join(f"{_written(begin, in_tokens)}:{size}" for begin, in_tokens, size in self.phases)
 
     @property
@@ -93,11 +94,11 @@ class BatchSchedule:
         return tuple(phase.size for phase in self.phases)
 
     def of_epoch(self, epoch: int, *, num_bins: int, max_seq_len: int) -> "BatchSchedule":
-        """Returns the phases of this epoch and of those to come, by this epoch's positions.
+        """Returns the phase at the beginning of an epoch and all later ones; their begins are positions of this epoch.
 
         Args:
             epoch: 0-based.
-            num_bins: of an epoch.
+            num_bins: bins in an epoch.
             max_seq_len: a bin's capacity in tokens.
 
         Raises:
@@ -139,6 +140,7 @@ def _phase(text: str) -> BatchPhase:
 
 
 def _written(begin: int, in_tokens: bool) -> str:
+    """Returns a phase's begin as `BatchSchedule.parse` reads it, such as 250B."""
     if not in_tokens:
         return str(begin)
     suffix, factor = next(((s, f) for s, f in _SUFFIXES.items() if begin % f == 0 and begin), ("K", 1000))

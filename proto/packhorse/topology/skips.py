@@ -1,6 +1,7 @@
-"""Ranges of positions that a run leaves out: a spike in the loss, a takedown.
+"""Ranges of positions that a run leaves out, because of a spike in the loss or a takedown.
 
-Owns the ranges, and the arithmetic between positions of the whole epoch and positions of the rest.
+Owns the ranges, and the arithmetic between positions of the whole epoch and positions of what is left. Leaves the
+source without these positions to `packhorse.epoch`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,10 +16,10 @@ from packhorse.topology.choices import checked_integer, quoted
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """Ranges of positions of the whole epoch, each [first, end): ascending, disjoint, not empty.
+    """Ranges [first, end) of positions of the whole epoch that are left out: ascending, disjoint, not empty.
 
-    The rest is renumbered from 0, so that everything that counts positions (steps, cursors, streams) counts without a
-    gap. Positions before the first range keep their numbers.
+    The positions that are left, "the rest", are renumbered from 0, so that steps, cursors and streams count them
+    without a gap. Those before the first range keep their numbers.
 
     Example:
         >>> skips = Skips.parse(["1200:1300", "10:12"])
@@ -31,7 +32,7 @@ class Skips:
 
     @classmethod
     def of(cls, ranges: Iterable[Sequence[int]]) -> "Skips":
-        """Returns skips of any ranges. They are sorted, and those that touch are merged.
+        """Returns skips of ranges in any order, which may overlap. It sorts them, and merges those that touch.
 
         Raises:
             ValueError: a range is empty or begins below 0.
@@ -53,7 +54,7 @@ class Skips:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> "Skips":
-        """Reads `FIRST:END`, several of them in one text with commas between.
+        """Reads texts of one or more ranges `FIRST:END`, separated by commas.
 
         Raises:
             ValueError: a text is something else.
@@ -75,7 +76,7 @@ class Skips:
         return cls.of(ranges)
 
     def __str__(self) -> str:
-        """`FIRST:END` of every range, with commas between; `parse` reads it."""
+        """`FIRST:END` of every range, separated by commas, which `parse` reads."""
         return ",".join(f"{first}:{end}" for first, end in self.ranges)
 
     def __bool__(self) -> bool:
@@ -84,7 +85,7 @@ class Skips:
 
     @property
     def num_skipped(self) -> int:
-        """Positions left out."""
+        """Number of positions left out."""
         return sum(end - first for first, end in self.ranges)
 
     def within(self, num_bins: int) -> "Skips":
@@ -92,11 +93,11 @@ class Skips:
         return Skips(tuple((first, min(end, num_bins)) for first, end in self.ranges if first < num_bins))
 
     def plus(self, other: "Skips") -> "Skips":
-        """Returns the positions that either leaves out."""
+        """Returns the positions that these skips or the others leave out."""
         return Skips.of((*self.ranges, *other.ranges)) if other else self
 
     def minus(self, other: "Skips") -> "Skips":
-        """Returns the positions that these leave out and others do not.
+        """Returns the positions that these skips leave out and the others do not.
 
         Example:
             >>> str(Skips.parse(["10:20"]).minus(Skips.parse(["12:14"])))
@@ -105,22 +106,22 @@ class Skips:
         left = []
         for first, end in self.ranges:
             for a, b in other.ranges:
-                if a < end and b > first:
+                if a < end and b > first:  # [a, b) takes a part away; what is before it stays, what is after it follows
                     left.append((first, max(a, first)))
                     first = min(b, end)
             left.append((first, end))
         return Skips(tuple((first, end) for first, end in left if first < end))
 
     def before(self, position: int) -> "Skips":
-        """Returns the ranges before a cursor at `position` of the rest."""
+        """Returns the ranges that a cursor at `position` of the rest has already passed."""
         return Skips(self.ranges[: bisect_left(self.gaps(), position)])
 
     def gaps(self) -> list[int]:
-        """Returns the position of the rest at which each range was taken out."""
+        """Returns, for each range, the position of the rest that follows it; ascending."""
         skipped = accumulate((end - first for first, end in self.ranges), initial=0)
         return [first - before for (first, _), before in zip(self.ranges, skipped, strict=False)]
 
     def to_whole(self, position: int) -> int:
-        """Returns the position of the whole epoch for a `position` of the rest."""
+        """Returns the position of the whole epoch that a `position` of the rest had."""
         passed = self.ranges[: bisect_right(self.gaps(), position)]
         return position + sum(end - first for first, end in passed)

@@ -1,7 +1,7 @@
-"""How an epoch's bins are divided over ranks and workers.
+"""How an epoch's positions are divided over ranks and workers.
 
-Owns the arithmetic of steps, ranks, workers, slots and optimizer steps. Leaves which bin of an optimizer step goes to
-which rank, and what a last step that is not full holds, to the server's assignments.
+Owns the arithmetic of steps, ranks, workers and optimizer steps. Leaves the exchange of bins within an optimizer
+step, and what fills a last step that is not full, to `epoch/assignment`.
 """
 
 from bisect import bisect_right
@@ -15,14 +15,14 @@ from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_
 from packhorse.topology.schedule import BatchSchedule
 
 ADDED = -1
-"""Position of a bin that the remainder policy added."""
+"""What a bin that the remainder policy added has for a position."""
 
 DEFAULT_COST_LINEAR = 24_576
-"""Cost of a token beside attention, in units of one attended pair: six times a hidden size of 4,096."""
+"""Cost of a token without attention, in attended pairs of tokens: six times a hidden size of 4,096."""
 
 
 def cost_of(length: Any, cost_linear: int) -> Any:
-    """Returns the cost of a sequence, cost_linear · L + L², in attended pairs.
+    """Returns the cost of a sequence, cost_linear · L + L², in attended pairs of tokens.
 
     Example:
         >>> cost_of(3, 100)
@@ -45,16 +45,16 @@ class Stretch:
     """
 
     first_step: int
-    """Where it begins, in steps."""
+    """The first of these steps."""
     first_offset: int
-    """Where it begins, in positions from start_position."""
+    """The position at which that step begins, counted from start_position."""
     batch_size: int
     """Bins per rank and step."""
     bins_per_step: int
     """Bins of all ranks in a step."""
 
     def offset_of(self, step: int) -> int:
-        """Where one of its steps begins, in positions from start_position."""
+        """Returns the position at which one of these steps begins, counted from start_position."""
         return self.first_offset + (step - self.first_step) * self.bins_per_step
 
 
@@ -105,7 +105,7 @@ class Topology:
     """Cost of a token without attention: a sequence of L tokens costs cost_linear · L + L². At least 0."""
 
     def __post_init__(self) -> None:
-        """Checks every field."""
+        """Checks every field, and turns texts into enums and schedules."""
         for name in ("world_size", "workers_per_rank", "batch_size", "accumulation"):
             object.__setattr__(self, name, checked_integer(name, getattr(self, name), 1))
         if self.batch_schedule is not None:
@@ -131,7 +131,7 @@ class Topology:
             )
 
     def __repr__(self) -> str:
-        """The fields that differ from their defaults."""
+        """The constructor call with the fields that differ from their defaults."""
         given = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         differs = (
             f"{name}={value}" if isinstance(value, int) else f"{name}={str(value)!r}"
@@ -160,7 +160,7 @@ class Topology:
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
             until = None if following is None else following.begin - self.start_position - offset
             if until is not None and until <= 0:
-                continue  # done before start_position, or within the optimizer step that another phase began
+                continue  # over before start_position, or before the last optimizer step of an earlier phase ends
             batch_size, rest = divmod(phase.size, self.world_size * self.accumulation)
             if rest:
                 raise ValueError(
@@ -185,37 +185,37 @@ class Topology:
 
     @cached_property
     def bins_per_step(self) -> int:
-        """G: bins that the ranks of an epoch take in one step; of a schedule's steps, in the largest."""
+        """G: bins that the ranks that share an epoch take in one step; with a schedule, in its largest step."""
         return max(stretch.bins_per_step for stretch in self.stretches)
 
     @property
     def steps_per_optimizer_step(self) -> int:
-        """Steps that make an optimizer step: `accumulation` with a balance or a schedule, else 1."""
+        """Steps that are treated as one optimizer step: `accumulation` with a balance or a schedule, else 1."""
         is_plain = self.balance is Balance.NONE and self.batch_schedule is None
         return 1 if is_plain else self.accumulation
 
     @property
     def bins_per_optimizer_step(self) -> int:
-        """Positions of an optimizer step, whose bins may be exchanged; of a schedule's, in the largest."""
+        """Positions of an optimizer step, whose bins may be exchanged; with a schedule, of its largest."""
         return self.steps_per_optimizer_step * self.bins_per_step
 
     @property
     def step_stride(self) -> int:
-        """From one step of a worker's stream to its next."""
+        """Difference between two consecutive steps of a worker's stream."""
         return self.workers_per_rank if self.mode is StreamMode.PARTITION else 1
 
     def of_one_stream(self) -> "Topology":
-        """Returns the topology of a stream of INDEPENDENT mode, which has its epoch to itself."""
+        """Returns the topology of one stream of INDEPENDENT mode: one rank with one worker gets the whole epoch."""
         return replace(self, world_size=1, workers_per_rank=1, mode=StreamMode.PARTITION)
 
     def num_left(self, num_bins: int) -> int:
-        """Bins of the epoch from start_position on; a ValueError if the start lies beyond the end."""
+        """Returns the number of bins from start_position to the epoch's end; a ValueError if the start is beyond it."""
         if self.start_position > num_bins:
             raise ValueError(parameter("start_position") + f" must be in [0, {num_bins}], got {self.start_position}")
         return num_bins - self.start_position
 
     def of_epoch(self, epoch: int, *, num_bins: int, max_seq_len: int) -> "Topology":
-        """Returns the topology of one epoch: a batch schedule counts this epoch's positions.
+        """Returns the topology of one epoch, whose batch schedule counts positions of this epoch instead of the run.
 
         Example:
             >>> shape = Topology(world_size=2, batch_schedule="0:4 100:8")
@@ -224,7 +224,7 @@ class Topology:
 
         Args:
             epoch: 0-based.
-            num_bins: of an epoch, without what is skipped.
+            num_bins: bins in an epoch, without those that are skipped.
             max_seq_len: a bin's capacity in tokens.
         """
         if self.batch_schedule is None:
@@ -233,19 +233,19 @@ class Topology:
         return replace(self, batch_schedule=of_epoch)
 
     def stretch_of(self, step: int) -> Stretch:
-        """The stretch that a step is of."""
+        """Returns the stretch that a step belongs to."""
         return self.stretches[self.stretch_number(step)]
 
     def stretch_number(self, step: int) -> int:
-        """Index of the stretch that a step is of."""
+        """Returns the index in `stretches` of the stretch that a step belongs to."""
         return bisect_right(self.stretches, step, key=lambda stretch: stretch.first_step) - 1
 
     def stretch_at(self, offset: int) -> Stretch:
-        """The stretch that a position is of, counted from start_position."""
+        """Returns the stretch that a position belongs to; `offset` is the position minus start_position."""
         return self.stretches[bisect_right(self.stretches, offset, key=lambda stretch: stretch.first_offset) - 1]
 
     def by_stretch(self, steps: range) -> Iterator[tuple[Stretch, range]]:
-        """Divides ascending steps by their size; yields (their stretch, the steps) in order."""
+        """Divides ascending steps by stretch; yields (a stretch, those of the steps that belong to it) in order."""
         number = self.stretch_number(steps.start) if steps else 0
         while steps:
             following = self.stretches[number + 1 : number + 2]
@@ -257,46 +257,47 @@ class Topology:
             number += 1
 
     def num_rank_bins(self, steps: range) -> int:
-        """Bins that a rank gets in some steps."""
+        """Returns the number of bins that a rank gets in the given steps."""
         return sum(len(own) * stretch.batch_size for stretch, own in self.by_stretch(steps))
 
     def num_full_steps(self, num_bins: int) -> int:
-        """Steps that the epoch's own bins fill."""
+        """Returns the number of steps that are full without bins that the remainder policy adds."""
         stretch = self.stretch_at(self.num_left(num_bins))
         return stretch.first_step + (self.num_left(num_bins) - stretch.first_offset) // stretch.bins_per_step
 
     def num_tail_bins(self, num_bins: int) -> int:
-        """Bins of the last step where they do not fill it; 0 where they do."""
+        """Returns the number of bins that are left for a last step that is not full; 0 if every step is full."""
         stretch = self.stretch_at(self.num_left(num_bins))
         return (self.num_left(num_bins) - stretch.first_offset) % stretch.bins_per_step
 
     def num_steps(self, num_bins: int) -> int:
-        """Steps that every rank takes from start_position to the epoch's end."""
+        """Returns the number of steps that every rank takes from start_position to the epoch's end."""
         partial = self.num_tail_bins(num_bins) > 0 and self.remainder is not RemainderPolicy.DROP
         return self.num_full_steps(num_bins) + int(partial)
 
     def num_bins_dropped(self, num_bins: int) -> int:
-        """Bins left out; 0 unless the policy is DROP."""
+        """Returns the number of bins that the DROP policy leaves out; 0 under every other policy."""
         return self.num_tail_bins(num_bins) if self.remainder is RemainderPolicy.DROP else 0
 
     def worker_of(self, step: int) -> int:
-        """The worker that serves a step."""
+        """Returns the worker that serves a step."""
         return step % self.workers_per_rank
 
     def next_step(self, worker: int, first_step: int) -> int:
-        """The first step ≥ first_step that a worker serves."""
+        """Returns the first step ≥ first_step that a worker serves."""
         stride = self.step_stride
         return first_step + (worker % stride - first_step) % stride
 
     def worker_steps(self, worker: int, num_bins: int, *, first_step: int = 0) -> range:
-        """The steps ≥ first_step that a worker serves, ascending."""
+        """Returns the steps ≥ first_step that a worker serves, ascending."""
         return range(self.next_step(worker, first_step), self.num_steps(num_bins), self.step_stride)
 
     def position_after(self, step: int, num_bins: int) -> int:
-        """The position to resume at once `step` has been consumed by every rank, under any topology.
+        """Returns the position at which any topology can resume, once every rank has consumed `step`.
 
-        Within an optimizer step that is its beginning: its other bins have not all been consumed. After the last step
-        of a schedule it is the epoch's end: a smaller phase would make steps of bins that are dropped.
+        If `step` is not the last of its optimizer step, this is the optimizer step's beginning, because not all of its
+        bins have been consumed. After the epoch's last step with a schedule it is the epoch's end, even if bins were
+        dropped: resumed before them, a phase with a smaller size could make steps of them.
         """
         stretch = self.stretch_of(step + 1)
         if step + 1 == self.num_steps(num_bins):
@@ -307,7 +308,7 @@ class Topology:
         return self.start_position + stretch.offset_of(step + 1 - steps_into)
 
     def steps_into_optimizer_step(self, step: int, num_bins: int) -> int:
-        """How many steps of an unfinished optimizer step have been consumed once `step` has."""
+        """Returns the steps consumed of an unfinished optimizer step, once every rank has consumed `step`."""
         if step + 1 == self.num_steps(num_bins):
             return 0
         return (step + 1 - self.stretch_of(step + 1).first_step) % self.steps_per_optimizer_step

@@ -1,4 +1,7 @@
-"""Each fact that crosses the wire: one class, read from its message by the names of the fields."""
+"""What the server tells about datasets and streams, as frozen dataclasses read from protobuf messages.
+
+The classes are in `types/facts`; this package only exports them.
+"""
 
 from packhorse.types.facts import (
     Component,

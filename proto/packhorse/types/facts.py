@@ -1,6 +1,7 @@
-"""Each fact that crosses the wire: a dataset, what a file takes away from it, and a stream of its bins.
+"""What the server tells about a dataset, its takedown file and a stream of its bins, as frozen dataclasses.
 
-Owns the classes, and `Fact`, which reads each from its message by the names of the fields.
+Owns these classes, and their base `Fact`, which fills each field from the field of the same name in the protobuf
+message. The messages, with the unit and range of every field, are documented in v1/packing.proto.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,9 +15,10 @@ from packhorse.v1 import packing_pb2 as pb
 
 
 class Fact:
-    """A frozen dataclass that is read from a message.
+    """A frozen dataclass that is read from a protobuf message.
 
-    Its fields have the names of the message's fields. A field that is unset, or zero, has the default of the class.
+    Its fields have the names of the message's fields. An `optional` or message field that is unset becomes None. Any
+    other field that is zero or empty gets the default of the class, if it has one.
 
     Example:
         >>> from packhorse.types import Stage
@@ -28,21 +30,22 @@ class Fact:
     __slots__ = ()
 
     MESSAGE: ClassVar[Any]
-    """Class of its message."""
+    """Class of the protobuf message that it is read from."""
     _classes: ClassVar[dict[str, type["Fact"]]] = {}
+    """Full name of a message → the class that reads it, for messages inside messages."""
 
     def __init_subclass__(cls) -> None:
-        """Remembers which class reads which message, for messages inside messages."""
+        """Adds the class to `_classes`."""
         Fact._classes[cls.MESSAGE.DESCRIPTOR.full_name] = cls
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
-        """Returns what the message holds in another form, by field of the class; nothing by default."""
+        """Returns values, by field name, that cannot be copied from a field of the same name; none by default."""
         return {}
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
-        """Returns the facts of a message, which is one of `MESSAGE`."""
+        """Returns an object of this class with the values of a message of type `MESSAGE`."""
         values = cls.computed(message)
         own = _fields_of(cls)  # type: ignore[arg-type] # a class is hashable
         return cls(**{each.name: each.value(message) for each in own if each.name not in values}, **values)
@@ -53,12 +56,15 @@ class _MessageField(NamedTuple):
 
     name: str
     has_presence: bool
+    """Whether the message tells unset from zero, as it does for `optional` fields and for messages inside it."""
     is_repeated: bool
     nested: Callable[[Any], Any] | None
-    """Reads a message inside the message."""
+    """Reads a message inside the message; None if the field holds plain values."""
     default: Any
+    """The dataclass field's default, or MISSING."""
 
     def value(self, message: Any) -> Any:
+        """Returns the field's value in a message."""
         if self.has_presence and not message.HasField(self.name):
             return None
         value = getattr(message, self.name)
@@ -71,12 +77,13 @@ class _MessageField(NamedTuple):
 
 @cache
 def _fields_of(cls: Any) -> list[_MessageField]:
-    """Returns the fields of a class that its message has."""
+    """Returns how to read each field that a class shares with its message; the class's `computed` gives the others."""
     empty, found = cls.MESSAGE(), []
     for each in fields(cls):
         if (declared := empty.DESCRIPTOR.fields_by_name.get(each.name)) is None:
             continue
         inside = declared.message_type and Fact._classes.get(declared.message_type.full_name)
+        # A repeated field has no presence either, but an empty message gives a container for it and not a plain value.
         is_repeated = not declared.has_presence and not isinstance(
             getattr(empty, each.name), bool | int | float | str | bytes
         )
@@ -99,17 +106,17 @@ class Redaction(Fact):
     num_ids: int
     """Number of ids in the file."""
     component: str = ""
-    """In a mixture, their component."""
+    """In a mixture, the component that the ids belong to; empty otherwise."""
     token: int | None = None
     """The token that replaces each of their tokens; None if they are only masked from the loss."""
     seed: int | None = None
-    """The seed of a run that had trained on them before `from_position`."""
+    """Seed of a run that had trained on them before `from_position`, and whose bins before it stay; None for no run."""
     from_position: int = 0
-    """A position of that run: epoch · num_bins + position."""
+    """First position of that run that is redacted: epoch · num_bins + position; 0 if there is no such run."""
     reason: str = ""
-    """Why."""
+    """The reason that the file gives."""
     digest: str = ""
-    """Of this redaction and those before it in the file."""
+    """Digest of this redaction and of those before it in the file."""
 
     def __str__(self) -> str:
         """The redaction in one line."""
@@ -135,23 +142,23 @@ class TakenPositions(Fact):
     MESSAGE: ClassVar = pb.TakedownSkip
 
     positions: Skips
-    """Of the whole epoch."""
+    """The positions, as the epoch numbers them before anything is left out."""
     epoch: int | None = None
-    """Of this epoch; None for every one."""
+    """The only epoch without them; None for every epoch."""
     seed: int | None = None
-    """Of the run of this seed; None for every run."""
+    """Seed of the only run without them; None for every run."""
     reason: str = ""
-    """Why."""
+    """The reason that the file gives."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
-        """Returns what the message holds in another form."""
+        """Returns the positions, for which the message has two fields: the first, and one after the last."""
         return {"positions": Skips(((message.first, message.end),))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takedown(Fact):
-    """The redactions and skips of NAME.takedown.toml.
+    """The redactions and skips of a dataset's file NAME.takedown.toml.
 
     Example:
         >>> Takedown(redactions=(Redaction(num_ids=2),)).redactions[0].num_ids
@@ -161,9 +168,9 @@ class Takedown(Fact):
     MESSAGE: ClassVar = pb.Takedown
 
     digest: str = ""
-    """Of all redactions; streams append it to their digests."""
+    """Digest of all redactions, which streams append to their own digests; empty if there is none."""
     redactions: tuple[Redaction, ...] = ()
-    """In order. If two name an id, the later one applies."""
+    """Redactions in the file's order. If two name an id, the later one applies."""
     skips: tuple[TakenPositions, ...] = ()
     """Positions that are left out, in the file's order."""
 
@@ -182,15 +189,15 @@ class Component(Fact):
     name: str
     """The dataset's name."""
     digest: str = ""
-    """Its digest."""
+    """The dataset's digest."""
     max_seq_len: int = 0
-    """Capacity of a bin that it was prepared with, in tokens."""
+    """Capacity of the bins that the dataset was prepared with, in tokens; at most the mixture's."""
     num_bins: int = 0
-    """Bins of the mixture that each of its own epochs makes."""
+    """Bins of the mixture that one epoch of the dataset makes."""
     num_sequences: int = 0
-    """Sequences in each of its own epochs."""
+    """Sequences in one epoch of the dataset."""
     own_tokens: int = 0
-    """Tokens of these sequences themselves."""
+    """Tokens of these sequences, without what `align` and `extra_tokens` add."""
     over_length: str = ""
     """What was done at prepare with sequences that do not fit a bin."""
     keep: str = "head"
@@ -200,13 +207,13 @@ class Component(Fact):
     key_column: str = ""
     """The input column of the keys; empty if sequences have only ids."""
     first_epoch: int = 0
-    """In a stream's header: its own epoch at the beginning of the mixture's epoch."""
+    """In a stream's header: the dataset's own epoch at which the mixture's epoch begins."""
     first_position: int = 0
-    """The position there."""
+    """In a stream's header: the position in `first_epoch` at which the mixture's epoch begins, in [0, num_bins)."""
     num_taken: int = 0
-    """In a stream's header: the number of its bins, from there on, in the mixture's epoch, over all ranks."""
+    """In a stream's header: bins that the mixture's epoch takes from the dataset, from there on, over all ranks."""
     rows_per_bin: int = 1
-    """Number of its prepared bins that are joined into a bin of the mixture, each as a row."""
+    """Prepared bins of the dataset that are joined into a bin of the mixture, each as a row."""
 
     @property
     def end(self) -> int:
@@ -216,7 +223,7 @@ class Component(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage(Fact):
-    """Positions of a mixture's run with the same weights.
+    """A range of positions of a run on a mixture, in which the weights stay the same.
 
     Example:
         >>> Stage(first_position=0, digest="3fa1", shares=("7/10", "3/10")).shares
@@ -226,18 +233,18 @@ class Stage(Fact):
     MESSAGE: ClassVar = pb.Stage
 
     first_position: int
-    """Its first position of the run, which is epoch · num_bins + position."""
+    """First position of the stage, counted from the run's beginning: epoch · num_bins + position."""
     digest: str
     """Digest of the run up to the end of this stage."""
     shares: tuple[str, ...]
-    """Share of the bins that each component has, exactly."""
+    """Exact share of the bins for each component, as a fraction such as "7/10"; together they are 1."""
     bins_per_draw: int = 1
-    """Number of consecutive bins of one component: those of a step, if whole steps are drawn."""
+    """Consecutive bins of one component: all bins of a step if whole steps are drawn, else 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceInfo(Fact):
-    """What sequences need besides tokens; fields as in the protocol's Resource.
+    """Something that sequences need besides tokens, such as image tiles; fields as in the protocol's Resource.
 
     Example:
         >>> str(ResourceInfo(name="tiles", cap=48, total=900, most=12))
@@ -247,13 +254,13 @@ class ResourceInfo(Fact):
     MESSAGE: ClassVar = pb.Resource
 
     name: str
-    """Such as "tiles"."""
+    """Name of the resource, such as "tiles"."""
     cap: int | None = None
     """The most that a bin may have; None if there is no limit."""
     total: int = 0
-    """The amount of all sequences."""
+    """Amount that all sequences need together."""
     most: int = 0
-    """The largest amount of one sequence or group."""
+    """Largest amount that one sequence or group needs."""
 
     def __str__(self) -> str:
         """The resource in one line."""
@@ -263,7 +270,7 @@ class ResourceInfo(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo(Fact):
-    """A prepared dataset and its plan; fields as in the protocol's Dataset.
+    """A prepared dataset or a mixture, and its plan; fields as in the protocol's Dataset.
 
     Example:
         >>> from packhorse.client import connect
@@ -276,59 +283,85 @@ class DatasetInfo(Fact):
     MESSAGE: ClassVar = pb.Dataset
 
     name: str
+    """Name of the dataset's folder below the server's data root."""
     digest: str
+    """Fingerprint of counts, options, templates and pools. Equal digests give equal bins."""
     max_seq_len: int
+    """A bin's capacity in tokens."""
     num_sequences: int
+    """Number of sequences."""
     num_bins: int
+    """Bins in an epoch."""
     total_tokens: int
+    """Sum of all rooms, in tokens."""
     efficiency: float
+    """total_tokens / (num_bins · max_seq_len), in (0, 1]."""
     lower_bound: int
+    """A number of bins below which no plan can go."""
     num_rooms: int
+    """Number of distinct rooms; with resources, of classes of sizes."""
     num_templates: int
+    """Number of distinct templates."""
     max_sequences_per_bin: int
+    """The most sequences in any bin."""
     algorithm: str
+    """Name of the packer that made the plan, such as "best-fit"."""
     ids_sum: tuple[int, int]
+    """Fingerprint of all ids, as `packhorse.wire.ids_sum` makes it; (0, 0) for a mixture."""
     over_length: str
+    """What was done at prepare with sequences that do not fit a bin: error, drop, truncate or split."""
     align: int = 1
+    """A sequence's room is a multiple of this many tokens."""
     extra_tokens: int = 0
+    """Tokens kept free in every room beside the sequence's own; -1 leaves out each sequence's last token."""
     keep: str = "head"
+    """Which end of a truncated sequence is in the plan: head or tail."""
     id_column: str = ""
+    """The input column of the ids; empty if an id is a row number."""
     key_column: str = ""
     """The input column of the keys; empty if sequences have only ids, and for a mixture."""
     plan_cut_off: bool = False
+    """Whether a time limit ended planning early, so that the same input may give another plan next time."""
     own_tokens: int = 0
+    """Tokens of the planned sequences, without what `align` and `extra_tokens` add."""
     over_length_sequences: int = 0
+    """Sequences that were too long for a bin."""
     over_length_source_tokens: int = 0
+    """All tokens of these sequences."""
     over_length_tokens: int = 0
+    """Tokens of these sequences that are not in the plan, because they were dropped or cut off."""
     source: str = ""
+    """The input of prepare, as the user named it; of paths only the last component."""
     skipped_rows: int = 0
+    """Rows of the input that prepare left out."""
     skipped_by_reason: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """What is wrong with these rows → how many of them."""
+    """Why rows were left out, such as "the length is null" → the number of these rows."""
     num_groups: int = 0
     """Number of groups; 0 if every sequence is planned by itself."""
     older_digests: tuple[str, ...] = ()
+    """Digests of older versions of this dataset that can still be served, the oldest first."""
     components: tuple[Component, ...] = ()
     """The components of a mixture, in the order of `component_ids`; empty for a prepared dataset."""
     stages: tuple[Stage, ...] = ()
-    """The stages of a mixture."""
+    """The stages of a mixture, in order."""
     takedown: Takedown | None = None
-    """Its takedown file; None if there is none."""
+    """What the dataset's takedown file says; None if there is no such file."""
     context_rule: ContextRule | None = None
     """How several ranks share a bin; None if a rank takes a whole bin, or if the components of a mixture differ."""
     resources: tuple[ResourceInfo, ...] = ()
-    """What its sequences need besides tokens, such as image tiles."""
+    """What the sequences need besides tokens, such as image tiles."""
     shares_prefixes: bool = False
-    """Whether what a group's sequences begin with takes room once, so that batches are trees."""
+    """Whether a prefix that sequences of a group share takes room only once, so that batches are trees."""
     has_tokens: bool = False
-    """Whether the server sends its tokens to loaders that name none."""
+    """Whether the server can send the dataset's tokens, to loaders that have no token source of their own."""
     has_loss_mask: bool = False
-    """Whether these come with a loss mask."""
+    """Whether the tokens that the server sends come with a loss mask."""
     token_dtype: str = ""
-    """NumPy's name of the type in which the server's corpus holds them, such as uint16; empty if it is not known."""
+    """NumPy's name of the type of the tokens in the server's corpus, such as uint16; empty if it is not known."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
-        """Returns what the message holds in another form."""
+        """Returns the two sums as a pair, and message and map fields as Python objects."""
         return {
             "ids_sum": (message.ids_sum_a, message.ids_sum_b),
             "context_rule": _context_rule(message),
@@ -338,7 +371,7 @@ class DatasetInfo(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHeader(Fact):
-    """Facts about a stream.
+    """What a server says about a stream before its first block; fields as in the protocol's StreamHeader.
 
     Example:
         >>> from packhorse.client import connect
@@ -350,11 +383,11 @@ class StreamHeader(Fact):
     MESSAGE: ClassVar = pb.StreamHeader
 
     digest: str
-    """Digest of the dataset."""
+    """Digest of the dataset, and of what is skipped and redacted."""
     num_steps: int
     """Steps that every rank takes from start_position to the epoch's end."""
     num_bins: int
-    """Bins of the whole epoch, over all ranks."""
+    """Bins of the whole epoch, over all ranks, without those that are skipped."""
     num_bins_dropped: int
     """Bins that the DROP policy leaves out of this epoch; 0 under every other policy."""
     max_seq_len: int
@@ -376,22 +409,24 @@ class StreamHeader(Fact):
     skipped: Skips = field(default_factory=Skips)
     """Positions that are left out of the epoch: those of the request and those of a takedown file."""
     context_rule: ContextRule | None = None
-    """As in `DatasetInfo`."""
+    """How several ranks share a bin, as in `DatasetInfo`."""
     shares_prefixes: bool = False
-    """As in `DatasetInfo`."""
+    """Whether a shared prefix takes room only once, as in `DatasetInfo`."""
     tokens_fingerprint: str = ""
-    """Of the tokens that the dataset was prepared from, as `packhorse.wire` makes it; empty if it is not known."""
+    """Fingerprint of the token file that the dataset was prepared from, made by `packhorse.wire.tokens_fingerprint`;
+    empty if it was not prepared from one such file."""
     tokens_sequences: int = 0
-    """Sequences in their file; 0 if there is no fingerprint."""
+    """Sequences in that file; 0 if there is no fingerprint."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
-        """Returns what the message holds in another form."""
+        """Returns the skipped positions and the context rule as Python objects."""
         skipped = Skips.of((each.first, each.end) for each in message.skipped)
         return {"skipped": skipped, "context_rule": _context_rule(message)}
 
 
 def _context_rule(message: Any) -> ContextRule | None:
+    """Returns the context rule of a message of a dataset or a header; None if it has none."""
     if not message.HasField("context_rule"):
         return None
     return ContextRule(**{each.name: getattr(message.context_rule, each.name) for each in fields(ContextRule)})

@@ -1,11 +1,19 @@
-"""What server and client share beside the messages: the form of bins, checksums, and addresses for plain text.
+"""What server and client both compute besides messages: constants of the form of bins, checksums, fingerprints.
 
-Both ends must agree on all of it to the bit, except `keep_freed_memory`, which both merely use.
+Both ends must agree on these to the bit. Also here, because both ends use it: which addresses are safe without TLS, the
+end of certificates, and settings of the C library's allocator.
 """
 
 from packhorse.wire.addresses import is_local
-from packhorse.wire.bin_form import ADDED_OFFSET, KEPT_TEMPLATES, MASKED_TOKEN, PLAIN_WIRE_VERSION, WIRE_VERSION
-from packhorse.wire.bins_checksums import BIN_ARRAYS, arrays_checksum, bins_checksum, is_of_version_1, tokens_checksum
+from packhorse.wire.bin_form import (
+    ADDED_OFFSET,
+    KEPT_TEMPLATES,
+    MASKED_TOKEN,
+    PLAIN_WIRE_VERSION,
+    WIRE_VERSION,
+    is_of_version_1,
+)
+from packhorse.wire.bins_checksums import BIN_ARRAYS, arrays_checksum, bins_checksum, tokens_checksum
 from packhorse.wire.checksums import (
     HeaderChecksums,
     LocationsChecksum,

@@ -1,4 +1,4 @@
-"""When plain text is safe: which addresses never leave the machine."""
+"""Which addresses are of this machine, so that a connection to them is safe without TLS."""
 
 import ipaddress
 
@@ -6,7 +6,7 @@ _UNIX = ("unix:", "unix-abstract:")
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is a unix socket or of loopback.
+    """Returns whether an address is a unix socket or a loopback address.
 
     A name other than localhost counts as another machine, whatever it resolves to today.
 

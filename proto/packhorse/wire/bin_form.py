@@ -1,21 +1,43 @@
-"""The form in which bins travel: its versions, and numbers with a meaning of their own.
+"""The form of bins in messages: its versions, and reserved values of its arrays.
 
-Both ends must agree on them exactly. Leaves the arrays to the server that fills them and the client that reads them.
+The arrays themselves are documented in v1/packing.proto. Leaves filling them to `server/methods/messages`, and
+reading them to `client/streams/blocks`.
 """
 
+import xxhash
+
+from packhorse.v1 import packing_pb2 as pb
+
 WIRE_VERSION = 3
-"""The newest form of a message of bins. Version 1, which no request names, sent every sequence's length; 2 sends
-templates; 3 also sends groups, components of mixtures and their rows, and redactions."""
+"""The newest form of a message of bins. Version 1 sent every sequence's length; version 2 sends templates instead;
+version 3 adds groups, components of mixtures and their rows, and redactions. No request asks for version 1."""
 
 PLAIN_WIRE_VERSION = 2
 """The form of bins that have no groups, components, rows or redactions; older clients can still decode it."""
 
 KEPT_TEMPLATES = 1 << 16
-"""Templates with lower numbers hold for the rest of a stream, others for their message only. This bounds what both ends
-remember, whatever the size of the plan."""
+"""Number from which on a template is valid in its message only; one with a lower number is valid until the stream ends.
+This bounds what both ends remember, whatever the size of the plan."""
 
 ADDED_OFFSET = (1 << 32) - 1
-"""The position offset of a bin that the remainder policy added."""
+"""In `position_offsets`: a bin that the remainder policy added, which has no position."""
 
 MASKED_TOKEN = (1 << 32) - 1
-"""Means "no token": the sequence keeps its own tokens, and is masked from the loss."""
+"""In `redacted_tokens`: no token. The sequence keeps its own tokens and is only masked from the loss."""
+
+
+def is_of_version_1(bins: pb.Bins, context: int = 0) -> bool:
+    """Returns whether a server of wire version 1 made a message of bins. That version has no templates.
+
+    Example:
+        >>> is_of_version_1(pb.Bins(ids=b"abcd")), is_of_version_1(pb.Bins(ids=b"abcd", templates=b"abcd"))
+        (True, False)
+
+    Args:
+        bins: the message.
+        context: as for `packhorse.wire.bins_checksum`.
+    """
+    if bins.templates:
+        return False
+    # A message without bins has no ids in any version. Version 1 hashed five empty arrays then: five sizes of 0.
+    return bool(bins.ids) or bins.checksum == xxhash.xxh3_64_intdigest(bytes(5 * 8), seed=context)

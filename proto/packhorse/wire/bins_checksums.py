@@ -1,7 +1,7 @@
-"""Checksums of messages of bins and their tokens.
+"""Checksums of messages of bins and of their tokens.
 
-A checksum is the XXH3-64 of the message's arrays. Its seed, the `context`, is a hash of the request and is in
-`checksums`. Owns which arrays are hashed, and in which order.
+Owns which arrays of a message are hashed by XXH3-64, and in which order. Leaves the hash's seed, the `context`, which
+is a hash of the request, to `wire/checksums`.
 """
 
 from collections.abc import Iterable
@@ -28,8 +28,7 @@ BIN_ARRAYS = (
 
 
 _LATER = ("group_ids", "redacted", "redacted_tokens", "rows")
-"""Arrays that were added later. They are hashed only where they are not empty, so that other bins keep their earlier
-checksum."""
+"""Arrays that were added later. Empty ones are not hashed, so that messages without them keep their checksum."""
 
 
 def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
@@ -69,14 +68,16 @@ def tokens_checksum(tokens: pb.Tokens, context: int) -> int:
 
 
 def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 0) -> int:
-    """Returns the XXH3-64 of bins' arrays, each after its size, and of base_position, all little-endian, of 64 bits.
+    """Returns the XXH3-64 of arrays, each after its size in bytes, then of base_position; in [0, 2^64).
+
+    Size and base_position are hashed as 8 little-endian bytes.
 
     Example:
         >>> arrays_checksum([b"abcd", *[b""] * 7], 0) == bins_checksum(pb.Bins(ids=b"abcd"))
         True
 
     Args:
-        arrays: in the order of `BIN_ARRAYS`.
+        arrays: in the order of `BIN_ARRAYS`; those at the end that are empty may be left out.
         base_position: as in the message.
         context: the hash's seed, as for `bins_checksum`.
     """
@@ -88,19 +89,3 @@ def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 
         state.update(part)
     state.update(base_position.to_bytes(8, "little", signed=True))
     return int(state.intdigest())
-
-
-def is_of_version_1(bins: pb.Bins, context: int = 0) -> bool:
-    """Whether a server of wire version 1 made a message. It knew no templates, and hashed five arrays.
-
-    Example:
-        >>> is_of_version_1(pb.Bins(ids=b"abcd")), is_of_version_1(pb.Bins(ids=b"abcd", templates=b"abcd"))
-        (True, False)
-
-    Args:
-        bins: the message.
-        context: as for `bins_checksum`.
-    """
-    if bins.templates:
-        return False
-    return bool(bins.ids) or bins.checksum == xxhash.xxh3_64_intdigest(bytes(5 * 8), seed=context)

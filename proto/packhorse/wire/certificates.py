@@ -1,6 +1,7 @@
 """When a certificate expires, read from its PEM file.
 
-Owns the few elements of DER that it reads; leaves checking a certificate to TLS.
+Owns reading the few elements of DER, the binary form inside PEM, that lead to this time. The ssl module reads it only
+from a peer's certificate. Leaves checking a certificate to TLS.
 """
 
 import ssl
@@ -13,17 +14,17 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 _VERSION = 0xA0
-"""The tag of a certificate's first field, which the oldest ones lack."""
+"""DER's tag of a certificate's first field, the version, which the oldest certificates lack."""
 _TWO_DIGITS_OF_YEAR = 0x17
-"""The tag of a time whose year has two digits; in others it has four."""
+"""DER's tag of a time whose year has two digits; every other time has a year of four."""
 
 
 def end_of(path: str | Path) -> datetime:
     """Returns when the first certificate of a PEM file expires.
 
     Raises:
-        ValueError: it holds no certificate.
-        OSError: it cannot be read.
+        ValueError: the file holds no certificate.
+        OSError: the file cannot be read.
     """
     _, begin, rest = read_plain(path).decode("ascii", errors="replace").partition(_BEGIN)
     try:
@@ -42,12 +43,12 @@ def end_of(path: str | Path) -> datetime:
 
 
 def days_until(end: datetime) -> float:
-    """Returns how many days are left until a time; below 0 after it."""
+    """Returns the number of days until a time; negative if the time is past."""
     return (end - datetime.now(UTC)).total_seconds() / 86_400
 
 
 def _elements(data: bytes) -> list[tuple[int, bytes]]:
-    """Returns the consecutive elements of DER data: (tag, content) each."""
+    """Returns the elements of DER data one after another, each as (tag, content); raises a ValueError if one is cut."""
     elements, at = [], 0
     while at < len(data):
         tag, length, begin = data[at], data[at + 1], at + 2

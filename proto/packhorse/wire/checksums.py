@@ -1,8 +1,8 @@
-"""Checksums of headers and locations, and hashes of requests, which seed the checksums of bins.
+"""Checksums of headers and locations, and the hashes of requests that seed them and the checksums of bins.
 
-A checksum therefore also reveals a *request* that was altered on the way: the server seeds with what it received, the
-client with what it sent. Owns which fields are hashed, and in which order. Leaves arrays to `bins_checksums`, and sets
-of ids to `id_sums`.
+The server seeds with the request that it received, the client with the one that it sent. So a checksum also reveals a
+*request* that was altered on the way. Owns which fields are hashed, and in which order. Leaves arrays of bins to
+`bins_checksums`, and sets of ids to `id_sums`.
 """
 
 import struct
@@ -14,7 +14,7 @@ import xxhash
 from packhorse.v1 import packing_pb2 as pb
 
 _LOCATION = struct.Struct("<q?qqqq?qiii")
-"""A SequenceLocation in the order of its fields, little-endian; its stream location comes last."""
+"""A SequenceLocation without its two texts, little-endian, in the order of `LocationsChecksum.add`."""
 
 
 def header_checksum(request: pb.StreamBinsRequest, header: pb.StreamHeader) -> int:
@@ -41,8 +41,8 @@ class HeaderChecksums:
         True
 
     Args:
-        request: of any stream of the run.
-        header: of any stream of the run.
+        request: the request for any stream of the run.
+        header: the header of any stream of the run.
     """
 
     def __init__(self, request: pb.StreamBinsRequest, header: pb.StreamHeader) -> None:
@@ -62,6 +62,7 @@ class HeaderChecksums:
                 header.over_length,
                 header.keep,
                 header.id_column,
+                # Later fields are hashed only if they are set, so that other headers keep their checksum.
                 *(field for component in header.components for field in _component(component)),
                 *([_ranges(header.skipped)] if header.skipped else []),
                 *(_context_rule(header.context_rule) if header.HasField("context_rule") else []),
@@ -75,7 +76,9 @@ class HeaderChecksums:
 
 
 def block_context(checksum_of_header: int, block: pb.StreamBlock) -> int:
-    """Returns the `context` of a stream's block for `bins_checksum`: its stream, its steps, and how much they hold.
+    """Returns the `context` with which `bins_checksum` is seeded for a block of a stream.
+
+    It covers the stream, the block's steps, and the number of sequences and tokens in them.
 
     Example:
         >>> one, other = pb.StreamBlock(first_step=0, num_steps=2), pb.StreamBlock(first_step=2, num_steps=2)
@@ -83,14 +86,14 @@ def block_context(checksum_of_header: int, block: pb.StreamBlock) -> int:
         False
 
     Args:
-        checksum_of_header: of the stream.
-        block: the message; its bins are left out.
+        checksum_of_header: checksum of the stream's header.
+        block: the block; its bins may be unset.
     """
     return _hash((checksum_of_header, block.first_step, block.num_steps, block.num_sequences, block.num_tokens))
 
 
 def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> int:
-    """Returns the `context` of a GetBins response for `bins_checksum`.
+    """Returns the `context` with which `bins_checksum` is seeded for a response to GetBins.
 
     Example:
         >>> one, other = pb.GetBinsRequest(positions=[1, 2]), pb.GetBinsRequest(positions=[2, 1])
@@ -120,11 +123,11 @@ class LocationsChecksum:
 
     Args:
         request: the request.
-        digest: of the response.
+        digest: the digest in the response.
     """
 
     def __init__(self, request: pb.LocateSequencesRequest, digest: str) -> None:
-        # Keys are hashed only where they are requested, so that other responses keep the checksum of before.
+        # Keys are hashed only if they are requested, so that other responses keep the checksum of earlier releases.
         keys: tuple[str | int, ...] = ()
         if request.with_keys or request.keys:
             keys = (request.with_keys, *request.keys)
@@ -164,11 +167,12 @@ class LocationsChecksum:
 
     @property
     def value(self) -> int:
-        """The checksum of all that was added, in [0, 2^64)."""
+        """The checksum of all locations added so far, in [0, 2^64)."""
         return int(self._state.intdigest())
 
 
 def _component(component: pb.Component) -> tuple[str | int, ...]:
+    """Returns the fields of a component that are hashed, in their order."""
     return (
         component.name,
         component.digest,
@@ -191,6 +195,7 @@ def _context_rule(rule: pb.ContextRule) -> tuple[int, ...]:
 
 
 def _topology(topology: pb.Topology) -> tuple[str | int, ...]:
+    """Returns the fields of a topology that are hashed, in their order."""
     return (
         topology.world_size,
         topology.workers_per_rank,
@@ -210,7 +215,7 @@ def _phase(phase: pb.BatchPhase) -> str:
 
 
 def _numbers(numbers: Iterable[int]) -> int:
-    """Hashes numbers of 64 bits."""
+    """Returns the hash of integers of 64 bits."""
     return int(xxhash.xxh3_64_intdigest(array("q", numbers).tobytes()))
 
 
@@ -219,7 +224,7 @@ def _ranges(ranges: Iterable[pb.PositionRange]) -> str:
 
 
 def _hash(fields: Iterable[str | int]) -> int:
-    """Hashes fields as text, one a line."""
+    """Returns the hash of fields, written as text with one field on each line."""
     return int(xxhash.xxh3_64_intdigest(_lines(fields).encode()))
 
 

@@ -1,11 +1,14 @@
-"""Digests of streams: a dataset's own, then what is skipped and redacted."""
+"""The digest of a stream: the dataset's own digest, followed by what the stream skips and redacts.
+
+Leaves the digest of a dataset to `packhorse.dataset`.
+"""
 
 SKIPPING, REDACTING = "+skip=", "+redact="
-"""What follows a dataset's own digest in a stream's: before the ranges that are skipped, and before redactions."""
+"""What separates a dataset's own digest from the skipped ranges, and these from the digest of the redactions."""
 
 
 def own_digest(digest: str) -> str:
-    """Returns a dataset's own part of a digest, without what is skipped and redacted.
+    """Returns the dataset's own digest from a stream's, without what is skipped and redacted.
 
     Example:
         >>> own_digest("11-22-33-44+skip=5:6+redact=aa")

@@ -1,6 +1,7 @@
-"""Fingerprints of tokens: a hash of some sequences.
+"""The fingerprint of a token file: a hash of at most 64 of its sequences.
 
-Leaves fingerprints of sets of ids to `id_sums`.
+By it a client notices that it reads tokens of another tokenizer than the dataset was prepared from. Leaves
+fingerprints of sets of ids to `id_sums`.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ _MOST_SEQUENCES = 64
 
 
 def rows_of_fingerprint(num_sequences: int) -> NDArray[np.int64]:
-    """Returns the rows that a fingerprint of tokens takes, ascending: int64 [at most 64].
+    """Returns the rows whose tokens a fingerprint covers: int64 [at most 64], ascending, the same in every process.
 
     Example:
         >>> rows_of_fingerprint(2)
@@ -26,16 +27,16 @@ def rows_of_fingerprint(num_sequences: int) -> NDArray[np.int64]:
 
 
 def tokens_fingerprint(read: Callable[[int], NDArray[np.integer]], num_sequences: int) -> str:
-    """Returns a fingerprint of tokens, from at most 64 sequences.
+    """Returns the fingerprint of tokens: 16 hexadecimal digits of the SHA-256 of at most 64 sequences.
 
-    Tokens of another tokenizer differ in nearly every sequence, so they have another fingerprint.
+    Tokens of another tokenizer differ in nearly every sequence, so their fingerprint differs too.
 
     Example:
         >>> tokens_fingerprint([np.array([1, 2]), np.array([3])].__getitem__, 2)
         '30840ba7bc1b9bf3'
 
     Args:
-        read: a sequence's tokens, by its row number, one of `rows_of_fingerprint`: integers of any type [length].
+        read: returns the tokens of a row, one of `rows_of_fingerprint`: integers of any type [length].
         num_sequences: rows, at least 1.
     """
     digest = sha256()

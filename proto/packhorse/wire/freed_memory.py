@@ -1,27 +1,26 @@
-"""Freed memory that stays with the process, because the next block of a stream needs as much again.
+"""Settings of the C library's allocator: freed memory stays with the process, for the next block of a stream.
 
-Owns the settings of the C library's allocator. By default glibc returns the memory of large messages to the kernel as
-soon as they are freed, and gets it back page by page, zeroed. For a stream of blocks that costs as much as making
-them.
+By default glibc returns the memory of large messages to the kernel as soon as they are freed, and gets it back page by
+page, zeroed. For a stream of blocks this costs as much processor time as making the blocks.
 """
 
 import ctypes
 import os
 
 KEPT_BYTES = 16 << 20
-"""What the allocator keeps of freed memory at the end of each of its heaps."""
+"""Freed memory that the allocator keeps at the end of each of its heaps; what exceeds it goes to the kernel."""
 
 MAPPED_BYTES = 4 << 20
-"""Allocations of this size and more are still mapped by themselves, and returned when they are freed."""
+"""Size from which on an allocation is still mapped separately, and returned to the kernel when it is freed."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def give_back_freed_memory() -> bool:
-    """Returns all freed memory to the kernel once, where the C library is glibc: for use after work done only once.
+    """Gives all freed memory back to the kernel, if the C library is glibc. For use after work that is done only once.
 
     Returns:
-        Whether there was any.
+        Whether any memory was given back.
 
     Example:
         >>> give_back_freed_memory() in (True, False)
@@ -34,7 +33,7 @@ def give_back_freed_memory() -> bool:
 
 
 def keep_freed_memory() -> bool:
-    """Lets the process keep freed memory for its next blocks, where the C library is glibc.
+    """Lets the process keep freed memory for its next blocks, if the C library is glibc.
 
     Settings of the environment (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, `GLIBC_TUNABLES`) take precedence.
 

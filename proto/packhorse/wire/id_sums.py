@@ -1,4 +1,4 @@
-"""Fingerprints of sets of ids: sums that do not depend on order.
+"""The fingerprint of a set of ids: two sums of hashes, which do not depend on the order of the ids.
 
 Leaves fingerprints of tokens to `fingerprints`.
 """
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# Arbitrary odd constants: one for each of the two sums, and one for the starts of pieces.
 _ID_KEYS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
 
 
@@ -15,13 +16,14 @@ _START_KEY = np.uint64(0x8CB92BA72F3D8DD7)
 
 
 _CHUNK = 1 << 16
+"""Ids hashed at a time, so that temporary arrays stay small."""
 
 
 def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None) -> tuple[int, int]:
-    """Returns two sums modulo 2^64 of hashes of the ids, each under a key of its own.
+    """Returns two sums, modulo 2^64, of hashes of the ids; each sum hashes with another key.
 
-    Sums of parts add up (modulo 2^64) to the sum of the whole, in any order. An id that is missing, repeated or altered
-    goes unnoticed with a probability of 2^-128.
+    The sums of parts add up, modulo 2^64, to those of the whole, in any order. The probability that a missing,
+    repeated or altered id goes unnoticed is 2^-128.
 
     Example:
         >>> ids_sum(np.array([3, 1, 2])) == ids_sum(np.array([1, 2, 3])) != ids_sum(np.array([1, 2, 2]))
@@ -29,7 +31,7 @@ def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None)
 
     Args:
         ids: integers [n].
-        starts: each piece's first token, if the ids name pieces: integers [n]. Start 0 equals no start.
+        starts: the first token of each piece, if the ids name pieces: integers [n]. A start of 0 counts as none.
     """
     sums = [0, 0]
     for first in range(0, len(ids), _CHUNK):
@@ -43,6 +45,7 @@ def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None)
 
 
 def _mixed(values: Any, key: np.uint64) -> Any:
+    """Returns hashes of uint64 values, by the finalizer of SplitMix64, a bijection."""
     values = values + key
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

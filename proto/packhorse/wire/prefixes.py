@@ -1,7 +1,7 @@
-"""Sequences in the order of their tokens: those with a common prefix are neighbours.
+"""Sequences sorted by their tokens, so that those with a common prefix are neighbours.
 
-Owns what two sequences share in a tree, on which `prepare` and trainers must agree. Leaves the tree to
-`packhorse.rollouts`.
+Owns the number of nodes that neighbours share in a prefix tree, on which prepare and trainers must agree. Leaves the
+tree itself to `packhorse.rollouts`.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 
 def by_prefix(rows: Sequence[NDArray[np.integer]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts rows of tokens, so that every common prefix is one of neighbours.
+    """Sorts rows of tokens, and counts the nodes that each row shares with the one before it.
 
-    A node of a tree is a token and the next one. So two rows share one node less than tokens, unless they are equal.
+    A node of the tree is a token together with the token that it predicts. So rows that begin with n common tokens
+    share n - 1 nodes: the last common token is followed by different ones. Equal rows share all nodes.
 
     Example:
         >>> order, shared = by_prefix([np.array([1, 2, 4]), np.array([1, 2, 3]), np.array([1, 2, 3])])
@@ -24,9 +25,10 @@ def by_prefix(rows: Sequence[NDArray[np.integer]]) -> tuple[NDArray[np.int64], N
         rows: R rows of token ids from 0: integers, none empty.
 
     Returns:
-        The rows in order, equal ones as they come, and the nodes that each shares with the one before it, 0 for the
-        first: int64 [R] each.
+        Two arrays, int64 [R] each. First, the indices of the rows in sorted order; equal rows stay in their order.
+        Second, for each row in this order, the nodes that it shares with the one before; 0 for the first.
     """
+    # Bytes of big-endian integers from 0 compare as the integers do.
     keys = [row.astype(">i8").tobytes() for row in rows]
     order = sorted(range(len(rows)), key=keys.__getitem__)
     shared = np.zeros(len(rows), dtype=np.int64)
@@ -38,7 +40,7 @@ def by_prefix(rows: Sequence[NDArray[np.integer]]) -> tuple[NDArray[np.int64], N
 
 
 def _common(one: NDArray[np.integer], other: NDArray[np.integer]) -> int:
-    """How many tokens two rows begin with in common."""
+    """Returns the length of the common prefix of two rows, in tokens."""
     num = min(len(one), len(other))
     differs = one[:num] != other[:num]
     at = int(differs.argmax()) if num else 0

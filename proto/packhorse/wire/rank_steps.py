@@ -1,4 +1,4 @@
-"""The step that each rank of an epoch has reached, from its open streams."""
+"""The step that each rank of an epoch has reached, computed from the open streams that a server reports."""
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -20,9 +20,9 @@ def steps_of_ranks(
     """Returns the next step of each rank of each epoch: the smallest `next_step` of the rank's workers.
 
     Args:
-        streams: open streams, each with the fields of `EpochKey` and a `rank`, as a StreamActivity has them. One
-            without a dataset is left out.
-        step_of: returns the step of a stream to take instead of its `next_step`.
+        streams: open streams with the fields of `EpochKey`, `rank` and `next_step`, such as messages StreamActivity. A
+            stream without a dataset is left out.
+        step_of: returns the step that a stream has reached; by default its `next_step`.
 
     Example:
         >>> from packhorse.v1 import packing_pb2 as pb

@@ -1,6 +1,6 @@
-"""The positions that a rank's stream visits, which client and server compute alike.
+"""The positions of the bins of a stream, which client and server both compute, so that they need not be sent.
 
-Leaves how an epoch is divided to `packhorse.topology`.
+Leaves the division of an epoch among ranks to `packhorse.topology`.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from packhorse.topology import StreamMode, Topology
 
 
 def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: int) -> NDArray[np.int64]:
-    """Returns the positions that a rank visits in order, without a balance: int64 [num_bins].
+    """Returns the positions of a worker's next bins, in order, if there is no balance: int64 [num_bins].
 
     Example:
         >>> topology = Topology(world_size=2, batch_size=2)
@@ -18,15 +18,16 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
         [2, 3, 6, 7]
 
     Args:
-        topology: of the stream; with a batch schedule, what `of_epoch` returned.
-        rank: of the stream.
-        first_step: the worker's step where the bins begin.
-        num_bins: how many positions to return.
+        topology: topology of the stream; with a batch schedule, what `of_epoch` returned.
+        rank: rank of the stream.
+        first_step: step of the worker at which the bins begin.
+        num_bins: number of positions to return.
     """
     parts = []
     step, missing = first_step, num_bins
     stretches = topology.stretches[topology.stretch_number(first_step) :]
     for stretch, following in zip(stretches, (*stretches[1:], None), strict=True):
+        # Steps of this worker within the stretch: as many as the missing bins need, and none of the next stretch.
         num_steps = -(-missing // stretch.batch_size)
         if following is not None:
             num_steps = min(num_steps, max(0, -(-(following.first_step - step) // topology.step_stride)))

@@ -1,6 +1,6 @@
 """`packhorse serve`: a server of every prepared dataset below a folder.
 
-Owns the flags and the lines on stdout. Leaves the checks of options to `packhorse.server.access.config`, and serving to
+Owns the flags and the lines on stdout. Leaves the checks of options to `packhorse.server.app.config`, and serving to
 `packhorse.server.app.running` or, with --processes, `packhorse.server.app.processes`.
 """
 

@@ -1,4 +1,4 @@
-"""Loops that Numba compiles, their plain forms, the cache on disk, and compiling ahead of requests."""
+"""Decorators that compile loops with Numba, cache them on disk, and run a plain form until they are compiled."""
 
 from packhorse.compiling.loops import HAS_NUMBA, inlined, kernel, kernel_or, kernel_part
 from packhorse.compiling.plain import plain_form

@@ -1,7 +1,8 @@
-"""Compiling ahead of requests: one child process compiles, and until it has, requests run plain forms.
+"""Compiling ahead of requests: a child process compiles the kernels, and meanwhile requests run plain forms.
 
-Owns the state of this process's kernels, and the child, so that the compiler's memory is its own. Which loops are
-compiled is up to the caller.
+A kernel is a loop that Numba compiles. Owns the state of this process's kernels, the thread that waits for them, and
+the child process, so that the memory of the compiler is freed when the child ends. The caller of `compile_ahead` says
+which kernels there are. Leaves plain forms to `plain`.
 """
 
 import logging
@@ -22,19 +23,20 @@ from packhorse.storage import LockHeldError
 _LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.25
-"""How often it looks for what the child has compiled; a look that finds nothing new takes about 1 ms."""
+"""Time between two looks into the cache for what the child has compiled. A look takes about 1 ms if nothing is new."""
 
 
 class _Kernels:
-    """What this process knows of its kernels."""
+    """The state of this process's kernels; there is one object, `_kernels`."""
 
     def __init__(self) -> None:
         self.get: Callable[[], None] | None = None
-        """Compiles all of them, or loads them. None if nobody gets them ahead: whoever needs one compiles it."""
+        """Loads all kernels from the cache, or compiles them. None in a process that does not compile ahead: there
+        each request compiles the kernel that it needs."""
         self.command: Sequence[str] = ()
-        """Arguments of the Python process that does the same."""
+        """Arguments of the Python process that compiles all kernels."""
         self.thread: threading.Thread | None = None
-        """Gets them."""
+        """The thread that runs `_get`; None until it is started."""
 
 
 _kernels = _Kernels()
@@ -45,10 +47,11 @@ def compile_ahead(get: Callable[[], None], command: Sequence[str], *, at_once: b
     """Lets requests of this process run plain forms of kernels that the cache lacks, while a child compiles them.
 
     Args:
-        get: compiles all kernels, or loads those that the cache has, in the order in which requests need them.
-        command: arguments of a Python process that does the same; it calls `end_with_parent`.
-        at_once: whether to load them now, and to compile now what the cache lacks; else a request that needs a kernel
-            loads it, and the first that the cache lacks begins.
+        get: loads all kernels from the cache, or compiles those that it lacks, in the order in which requests need
+            them.
+        command: arguments of a Python process that calls `end_with_parent` and then compiles the same kernels.
+        at_once: whether to load all kernels now and start the child if the cache lacks one. Otherwise each request
+            loads the kernel that it needs, and the first one that the cache lacks starts the child.
     """
     if at_once and _found(get):
         return
@@ -60,11 +63,11 @@ def compile_ahead(get: Callable[[], None], command: Sequence[str], *, at_once: b
 
 
 def runs_plain(compile_for: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Returns whether a kernel runs in its plain form, because its compiled one is not there yet.
+    """Returns whether a call of a kernel has to run its plain form, because the compiled one is not there yet.
 
     Args:
-        compile_for: loads or compiles the kernel for arguments.
-        args: these.
+        compile_for: loads or compiles the kernel for given arguments.
+        args: the arguments of the call.
     """
     if _kernels.get is None or _kernels.thread is threading.current_thread():
         return False
@@ -79,9 +82,10 @@ def runs_plain(compile_for: Callable[..., Any], args: Sequence[Any]) -> bool:
 
 
 def end_with_parent() -> None:
-    """Ends this process as soon as the one that started it by `compile_ahead` ends."""
+    """Ends this process, started by `compile_ahead`, as soon as its parent ends."""
 
     def wait() -> None:
+        # The parent holds the other end of stdin and writes nothing: `read` returns when the parent is gone.
         sys.stdin.read()
         os._exit(1)
 
@@ -89,6 +93,7 @@ def end_with_parent() -> None:
 
 
 def _begin() -> None:
+    """Starts the thread that gets the kernels, unless it was started before."""
     with _lock:
         if _kernels.thread is None:
             _kernels.thread = threading.Thread(target=_get, name="kernels", daemon=True)
@@ -96,7 +101,11 @@ def _begin() -> None:
 
 
 def _get() -> None:
-    """Gets all kernels: from the cache as soon as it has them, and by compiling here what a child could not."""
+    """Loads all kernels as soon as the cache has them.
+
+    Starts the child if no other process compiles. Compiles in this process if there is no cache, or if the child ended
+    and the cache still lacks a kernel.
+    """
     get, child = _kernels.get, None
     assert get is not None
     try:
@@ -110,7 +119,7 @@ def _get() -> None:
                     try:
                         stack.enter_context(compiling_alone(folder))
                     except LockHeldError:
-                        pass  # what the other compiles is for us too
+                        pass  # another process compiles into the same cache, so this one waits for its kernels
                     else:
                         _LOG.info("kernels are compiled, once after an install; requests are served meanwhile, slower")
                         child = _child(stack, _kernels.command)
@@ -122,6 +131,7 @@ def _get() -> None:
 
 
 def _found(get: Callable[[], None]) -> bool:
+    """Returns whether the cache has all kernels, which are then loaded."""
     try:
         with only_from_cache():
             get()
@@ -131,11 +141,12 @@ def _found(get: Callable[[], None]) -> bool:
 
 
 def _child(stack: ExitStack, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Starts the child process; `stack` kills it and waits for its end."""
     child = subprocess.Popen(
         [sys.executable, *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        process_group=0,  # ^C in a terminal is the parent's
+        process_group=0,  # so that ^C in a terminal reaches only the parent
     )
     stack.callback(child.communicate)
     stack.callback(child.kill)
@@ -143,19 +154,20 @@ def _child(stack: ExitStack, command: Sequence[str]) -> "subprocess.Popen[bytes]
 
 
 def _after_fork() -> None:
-    """A forked process has none of its parent's threads."""
+    """Releases the locks in the forked process, which has none of its parent's threads and may start its own."""
     global_compiler_lock.release()  # type: ignore[no-untyped-call]
     _kernels.thread = None
     _lock.release()
 
 
 def _before_fork() -> None:
-    """Waits until no thread holds a lock that it could not let go of in the forked process."""
+    """Takes both locks before a fork: a lock that another thread held would stay locked in the forked process."""
     _lock.acquire()
     global_compiler_lock.acquire()  # type: ignore[no-untyped-call]
 
 
 def _in_parent() -> None:
+    """Releases the locks in the parent after a fork."""
     global_compiler_lock.release()  # type: ignore[no-untyped-call]
     _lock.release()
 

@@ -1,7 +1,8 @@
-"""How a loop is compiled and kept on disk.
+"""How Numba compiles a loop, and the cache of compiled loops on disk.
 
-Owns the decorators, and what happens when the cache cannot be read or written. Leaves what runs until a loop is
-compiled to `plain`, and compiling ahead of requests to `ahead`.
+Owns the calls of Numba, and what happens if the cache cannot be read or written. Leaves the decorators that other
+packages use to `loops`, the form that runs until a loop is compiled to `plain`, and compiling ahead of requests to
+`ahead`.
 """
 
 import logging
@@ -26,20 +27,21 @@ _njit: Any = numba.njit  # its types lack options that it has
 _FunctionCache: Any = caching.FunctionCache
 
 _LOCK = "packhorse-compiling.lock"
+"""Name of the lock file in the cache folder that a process holds while it compiles all kernels."""
 
 compiled_part = _njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""Decorates as `loops.kernel_part`."""
+"""Numba's form of the decorator `loops.kernel_part`."""
 
 inlined = _njit(inline="always")
-"""Decorates as `loops.inlined`."""
+"""Numba's form of the decorator `loops.inlined`."""
 
 
 class NotCompiledError(Exception):
-    """The cache lacks a kernel, and this thread may not compile it."""
+    """The cache lacks a kernel, and this thread may not compile it: see `only_from_cache`."""
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Returns Numba's dispatcher of a loop, which has our cache: see `loops.kernel`."""
+    """Returns Numba's dispatcher of a loop, with `_Cache` as its cache: see `loops.kernel`."""
     dispatcher = _njit(nogil=True)(function)
     try:
         dispatcher._cache = _Cache(function)
@@ -51,13 +53,13 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def cache_folder() -> Path | None:
-    """Returns a folder that keeps kernels; None if there is none, or it could not be written."""
+    """Returns a folder of the cache; None if there is none, or if a write to one has failed."""
     return None if _warned or not _folders else min(_folders)
 
 
 @contextmanager
 def only_from_cache() -> Iterator[None]:
-    """Lets this thread read kernels from disk only.
+    """Lets this thread load kernels from disk, but not compile them.
 
     Raises:
         NotCompiledError: a kernel would have to be compiled.
@@ -71,7 +73,7 @@ def only_from_cache() -> Iterator[None]:
 
 @contextmanager
 def compiling_alone(folder: Path) -> Iterator[None]:
-    """Keeps other processes from compiling for a cache folder; does nothing if no lock can be made there.
+    """Holds the lock of a cache folder, so that only one process compiles for it. Does nothing if it cannot be locked.
 
     Raises:
         LockHeldError: another process compiles.
@@ -87,55 +89,70 @@ def compiling_alone(folder: Path) -> Iterator[None]:
 
 
 class _Thread(threading.local):
+    """What a thread may do; each thread has its own values."""
+
     only_from_cache = False
+    """Whether the thread may load kernels but not compile them."""
 
 
 _thread = _Thread()
 _folders: set[Path] = set()
+"""Folders of the cache, of all loops declared so far."""
 _warned: list[str] = []
+"""The warning that this process has given; at most one."""
 
 
 class _Cache(_FunctionCache):
-    """Numba's cache of a function, in which errors of the disk are not fatal, and an edit of what it calls counts."""
+    """Numba's cache of a loop, with two differences.
+
+    An error of the disk is not fatal; and an edit of any loop that this one calls makes the cached form invalid. The
+    methods without a leading underscore, and `_index_key`, override Numba's.
+    """
 
     @cached_property
     def _digest(self) -> str:
         return _digest_of(self._py_func)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Returns what a compiled form is found by: Numba's key, and the digest of all code that went into it."""
         return (*super()._index_key(sig, codegen), self._digest)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Returns what is compiled for a signature, or None if it is to be compiled here."""
+        """Returns the form compiled for a signature; None tells Numba to compile it now.
+
+        Raises:
+            NotCompiledError: there is none, and this thread may not compile.
+        """
         found = self._found(sig, target_context)
         if found is None and _thread.only_from_cache:
             raise NotCompiledError(self._name)
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keeps what is compiled for a signature."""
+        """Writes the form compiled for a signature to disk; warns if it cannot."""
         try:
             super().save_overload(sig, data)
         except OSError as error:
             _warn(f"compiled kernels cannot be kept: {error.strerror or error}", Path(self.cache_path))
 
     def _found(self, sig: Any, target_context: Any) -> Any:
+        """Returns the form on disk that was compiled for a signature; None if there is none that can be used."""
         try:
             found = super().load_overload(sig, target_context)
         except Exception as error:  # a file that another version or a full disk left: whatever unpickling it raises
             _LOG.info("%s: a compiled kernel cannot be read, and is compiled again: %r", self.cache_path, error)
             return None
-        # Two processes may have written one file at once, each for a signature of its own.
+        # If two processes wrote one file at the same time, it may hold the form for another signature.
         return found if found is None or tuple(found.signature.args) == tuple(getattr(sig, "args", sig)) else None
 
 
 def _digest_of(function: Callable[..., Any]) -> str:
-    """Returns a digest of all that a loop is compiled from: its code, the code of what it calls, and constants.
+    """Returns a digest of all that a loop is compiled from: its code, the code of loops that it calls, and constants.
 
-    Numba itself looks at the loop's own file only.
+    Numba itself only looks at the file of the loop.
     """
     digest, known = sha256(), [function]
-    for one in known:  # which grows meanwhile
+    for one in known:  # the list grows in this loop: called loops are appended
         code = one.__code__
         digest.update(
             repr((code.co_code, [each for each in code.co_consts if not isinstance(each, CodeType)])).encode()
@@ -151,6 +168,7 @@ def _digest_of(function: Callable[..., Any]) -> str:
 
 
 def _warn(what: str, folder: Path) -> None:
+    """Logs a warning that kernels are not cached; only the first one in a process."""
     if not _warned:
         _warned.append(what)
         _LOG.warning(

@@ -1,6 +1,7 @@
-"""The decorators that declare every compiled loop, and what they do if Numba is not installed.
+"""The decorators that declare every compiled loop: `kernel`, `kernel_or`, `kernel_part` and `inlined`.
 
-Owns which form of a loop runs. Leaves compiling and the cache to `caching`, and plain forms to `plain`.
+Owns the choice of the form of a loop that runs: compiled, or plain if Numba is not installed or has not compiled it
+yet. Leaves compiling and the cache to `caching`, and making plain forms to `plain`.
 """
 
 import logging
@@ -23,7 +24,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def _without_numba(function: Callable[..., Any], form: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """Returns what runs a loop's form, which is made when it first runs: it may call what its module defines later."""
+    """Returns a function that runs the plain form of a loop, and warns once that Numba is missing.
+
+    `form` makes the plain form. It is called at the first run, because the loop may call functions that its module
+    defines after it.
+    """
 
     @wraps(function)
     def run(*args: Any) -> Any:
@@ -39,13 +44,14 @@ def _without_numba(function: Callable[..., Any], form: Callable[[], Callable[...
 
 
 _warned: list[str] = []
+"""Name of the loop for which this process warned that Numba is missing; at most one."""
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compiles a loop that runs without the GIL, and keeps it on disk.
+    """Declares a loop that Numba compiles. It runs without the GIL, and its compiled form is cached on disk.
 
-    Whoever needs it first compiles it. If the disk takes nothing, one warning says so, and each process compiles it
-    again. Without Numba it runs as Python.
+    The first call compiles it. If the cache cannot be written, one warning says so, and each process compiles it
+    again. If Numba is not installed, the loop runs as Python.
 
     Example:
         >>> @kernel
@@ -56,21 +62,23 @@ def kernel(function: Callable[..., Any]) -> Any:
         ...     return total
 
     Args:
-        function: takes arrays, numbers, and named tuples of them.
+        function: the loop; its arguments are arrays, numbers, and named tuples of them.
     """
     return caching.compiled(function) if HAS_NUMBA else _without_numba(function, cache(lambda: plain_form(function)))
 
 
 def kernel_or(plain: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Declares a kernel for which no request waits: where the cache lacks it, its plain form runs meanwhile.
+    """Returns a decorator that declares a kernel for which no request waits: its plain form runs until it is compiled.
 
-    That is so in processes that called `compile_ahead`; in others it is compiled as any `kernel`.
+    This holds in processes that called `compile_ahead`. In others the first call compiles it, as for `kernel`.
 
     Args:
-        plain: does the same with the same arguments, in NumPy; None to run the loop itself as Python does.
+        plain: a function in NumPy with the same arguments and results; None to run the loop itself as Python.
     """
 
     def declare(function: Callable[..., Any]) -> Any:
+        """Returns the dispatcher of a loop, changed so that a call may run the plain form."""
+
         @cache
         def form() -> Callable[..., Any]:
             return plain_form(function) if plain is None else with_wrapping_integers(plain)
@@ -78,7 +86,7 @@ def kernel_or(plain: Callable[..., Any] | None = None) -> Callable[[Callable[...
         if not HAS_NUMBA:
             return _without_numba(function, form)
         compiled = caching.compiled(function)
-        compile_for = compiled._compile_for_args  # called where no compiled form takes these types; returns what does
+        compile_for = compiled._compile_for_args  # Numba calls it for types of arguments that it has not compiled
 
         def compiled_or_plain(*args: Any) -> Any:
             return form() if ahead.runs_plain(compile_for, args) else compile_for(*args)
@@ -91,7 +99,7 @@ def kernel_or(plain: Callable[..., Any] | None = None) -> Callable[[Callable[...
 
 
 def kernel_part(function: Callable[..., Any]) -> Any:
-    """Declares a loop that only kernels call: it is compiled with each of them, and kept on disk as a part of them."""
+    """Declares a loop that only kernels call. It is compiled into each of them, and cached with them."""
     return caching.compiled_part(function) if HAS_NUMBA else function
 
 

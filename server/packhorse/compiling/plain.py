@@ -1,6 +1,7 @@
-"""A compiled loop's plain form: the same loop, run by Python or by NumPy.
+"""The plain form of a compiled loop: the same loop run by Python.
 
-Owns running a loop uncompiled, with everything that it calls. Leaves when that happens to `loops`.
+Owns running a loop, with all loops that it calls, uncompiled but with the same results: integers wrap silently. Leaves
+the choice between the two forms to `loops`.
 """
 
 from collections.abc import Callable
@@ -12,9 +13,9 @@ import numpy as np
 
 
 def plain_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the Python form of a loop: what it calls is in Python form too, and integers wrap silently.
+    """Returns the Python form of a loop. Loops that it calls run as Python too, and integers wrap silently.
 
-    It takes whatever Python's operators take: a helper for numbers also takes arrays.
+    It also takes arrays in place of numbers, if it only uses operators.
 
     Example:
         >>> from packhorse.compiling import inlined
@@ -25,7 +26,7 @@ def plain_form(function: Callable[..., Any]) -> Callable[..., Any]:
         [2, 0]
 
     Args:
-        function: decorated by one of `packhorse.compiling`, or plain.
+        function: a loop that a decorator of `packhorse.compiling` returned, or an undecorated one.
     """
     return with_wrapping_integers(_uncompiled(getattr(function, "py_func", function)))
 
@@ -42,6 +43,7 @@ def with_wrapping_integers(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_kernels_return(value: Any) -> Any:
+    """Returns a value with NumPy's numbers turned into Python's, also inside tuples."""
     if isinstance(value, tuple):
         return tuple(map(_as_kernels_return, value))
     return value.item() if isinstance(value, np.generic) else value
@@ -49,6 +51,7 @@ def _as_kernels_return(value: Any) -> Any:
 
 @cache
 def _uncompiled(function: FunctionType) -> FunctionType:
+    """Returns a copy of a function that finds uncompiled loops under the names of the compiled ones that it calls."""
     scope = dict(function.__globals__)
     for name in function.__code__.co_names:
         called = getattr(scope.get(name), "py_func", None)

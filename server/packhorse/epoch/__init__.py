@@ -1,4 +1,8 @@
-"""The epoch as a function: the sequences of any bin, for any seed, epoch, rank and worker. NumPy and Numba."""
+"""The epoch as a function: the sequences of any bin, computed from seed, epoch and position.
+
+This file only exports. `Source` is the interface of an epoch, `EpochView` the epoch of a prepared dataset, and
+`Assignment` divides a source among ranks. Everything needs NumPy; Numba makes it fast.
+"""
 
 from packhorse.epoch.assignment import Assignment, StreamLocations
 from packhorse.epoch.balance import (

@@ -1,8 +1,12 @@
 """Which bins each rank gets at which step: an epoch divided by a topology.
 
-Owns `Assignment`, whose optimizer steps are balanced or in order, and how a last step that the epoch's bins do not fill
-is filled. Both are computed once and shared by the streams of all ranks. Leaves how bins are arranged in an optimizer
-step to `balance`, and how many steps travel together to `packhorse.server`.
+Owns `Assignment`, and filling a last step for which there are too few bins. The streams of all ranks share one
+assignment, so what it computes for one rank is ready for the others. Leaves the order of bins in an optimizer step to
+`balance`, the arithmetic of steps to `topology.Topology`, and how many steps are sent together to `packhorse.server`.
+
+In this file an offset is a position minus the topology's start_position. Those after the last full step count the bins
+of the filled step. A chunk is several optimizer steps that are balanced by one call. Shape letters: n sequences or
+optimizer steps, D ranks, b bins of a rank in a step.
 """
 
 import threading
@@ -21,23 +25,24 @@ from packhorse.packing import halve_into, laid_end_to_end
 from packhorse.storage import BoundedCache
 from packhorse.topology import ADDED, Balance, RemainderPolicy, Stretch, Topology
 
-_CHUNK_BINS = 8192  # about as many bins of optimizer steps are arranged together
-_MOST_BINS = 1 << 21  # of all optimizer steps that an assignment remembers: 16 MB
-_FEW_SEQUENCES = 1 << 16  # a last step with at most this many is filled within a few milliseconds
+_CHUNK_BINS = 8192  # bins of a chunk, about
+_MOST_BINS = 1 << 21  # bins of all chunks that an assignment remembers: 16 MB
+_FEW_SEQUENCES = 1 << 16  # sequences up to which a last step is filled within a few milliseconds
 _MOST_BINS_AT_ONCE = _MOST_BINS // 4
-"""Bins of one block's optimizer steps, all arranged before the block is made; ranks may be some blocks apart."""
+"""Most bins of the steps of one block. All are remembered while it is made, and so are those of ranks some blocks
+apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamLocations:
-    """Where sequences are streamed. Every array is int64 [n]; -1 before start_position and for a dropped bin."""
+    """Where n sequences are streamed. Every array is int64 [n]; -1 for a bin before start_position or a dropped one."""
 
     steps: NDArray[np.int64]
     """Step, counted from start_position."""
     ranks: NDArray[np.int64]
     """Data-parallel rank."""
     slots: NDArray[np.int64]
-    """Which of the rank's bins of that step."""
+    """Index of the bin among the rank's bins of that step."""
     index_in_bin: NDArray[np.int64]
     """The sequence's index in the streamed bin."""
 
@@ -47,8 +52,8 @@ class Assignment:
 
     Args:
         source: the epoch.
-        topology: in PARTITION mode; one with a schedule must be `of_epoch`.
-        seed: of the run; with the epoch it decides which rank gets which part of a balanced optimizer step.
+        topology: a topology in PARTITION mode; one with a schedule must come from `of_epoch`.
+        seed: the run's seed; with the epoch it decides which rank gets which part of a balanced optimizer step.
         epoch: 0-based.
 
     Raises:
@@ -64,7 +69,7 @@ class Assignment:
         self._num_full_bins = topology.num_left(source.num_bins) - num_tail
         self._fills_long = num_tail * source.max_sequences_per_bin > _FEW_SEQUENCES
         self._key = derive_key(seed, epoch, "balance")
-        self._arranging = threading.RLock()  # held while something is computed that others may wait for
+        self._arranging = threading.RLock()  # held while a thread computes what all ranks share
         self._filled_step: FilledStep | None = None
         self._chunks: BoundedCache[int, _Chunk] = BoundedCache(_MOST_BINS, size_of=lambda chunk: chunk.offsets.size)
 
@@ -86,27 +91,28 @@ class Assignment:
         if is_filled.all():
             return filled
         both = joined((self.source.bins(self.topology.start_position + offsets[~is_filled]), filled))
+        # Bins of the epoch come first in `both`; put them and the filled ones back into the order of `offsets`.
         order = np.empty(len(offsets), dtype=np.int64)
         order[~is_filled] = np.arange(len(offsets) - len(filled))
         order[is_filled] = np.arange(len(offsets) - len(filled), len(offsets))
         return both if (np.diff(order) == 1).all() else both.take(order)
 
     def is_in_order(self, steps: range) -> bool:
-        """Whether only the topology decides the positions of a rank's bins of some steps."""
+        """Returns whether the positions of a rank's bins at some steps follow from the topology only."""
         return self.topology.balance is Balance.NONE and (not steps or steps[-1] < self._num_full_steps)
 
     @property
     def most_steps(self) -> int | None:
-        """The most steps per call of `bins` so that each optimizer step is arranged only once; None for any number."""
+        """The most steps for one call of `bins` whose chunks are all remembered at once; None for any number."""
         is_balanced = self.topology.balance is not Balance.NONE
         return max(1, _MOST_BINS_AT_ONCE // self.topology.bins_per_step) if is_balanced else None
 
     def is_arranged(self, steps: range) -> bool:
-        """Whether the results that all ranks share are computed for `bins` of some steps."""
+        """Returns whether all that `bins` needs for some steps, and all ranks share, is computed."""
         return next(self._not_arranged(steps), None) is None
 
     def arrange(self, steps: range) -> Iterator[None]:
-        """Computes the arrangement that `bins` of some steps needs. It yields every few milliseconds.
+        """Computes what `bins` needs for some steps, and all ranks share. Yields every few milliseconds.
 
         An optimizer step of more than _CHUNK_BINS bins, or a last step that is not full, takes longer in proportion.
         """
@@ -118,7 +124,10 @@ class Assignment:
             yield
 
     def _not_arranged(self, steps: range) -> Iterator[tuple[Stretch | None, range]]:
-        """Yields the chunks of some steps that are not remembered, and the last step where it is yet to be filled."""
+        """Yields (stretch, steps) of the chunks that some steps need and that are not remembered.
+
+        The first may be (None, the last step), if it has to be filled and this takes long.
+        """
         if steps and steps[-1] >= self._num_full_steps and self._filled_step is None and self._fills_long:
             yield None, range(self._num_full_steps, self.num_steps)
         while self.topology.balance is not Balance.NONE and steps:
@@ -129,7 +138,7 @@ class Assignment:
             steps = steps[len(range(steps.start, min(steps.stop, of_chunk.stop), steps.step)) :]
 
     def bins_to_locate(self) -> int:
-        """The most bins that must be arranged to locate one sequence; 0 without a balance."""
+        """Returns the most bins that must be arranged to locate one sequence; 0 without a balance."""
         topology = self.topology
         return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_optimizer_step)
 
@@ -137,7 +146,7 @@ class Assignment:
         """Returns where sequences are streamed, given their bins' positions and their indices in these bins.
 
         Args:
-            positions: int64 [n]; -1 for a sequence that has none.
+            positions: int64 [n]; -1 for a sequence without a position.
             index_in_bin: int64 [n].
         """
         topology = self.topology
@@ -146,7 +155,7 @@ class Assignment:
         index_in_bin = index_in_bin.copy()
         in_tail = offsets >= self._num_full_bins
         if in_tail.any():
-            if self.num_steps == self._num_full_steps:
+            if self.num_steps == self._num_full_steps:  # the last step is dropped
                 offsets[in_tail] = -1
             elif topology.remainder is RemainderPolicy.SPREAD:
                 first = self._num_full_bins
@@ -174,10 +183,7 @@ class Assignment:
             return self._filled_step
 
     def _offsets(self, steps: range, rank: int) -> NDArray[np.int64]:
-        """Returns a rank's bins in some steps, counted from start_position: int64 [bins].
-
-        Those after the last full step are the filled step's.
-        """
+        """Returns the offsets of a rank's bins at some steps: int64 [bins]."""
         parts = []
         for stretch, own in self.topology.by_stretch(steps):
             if self.topology.balance is Balance.NONE:
@@ -198,7 +204,7 @@ class Assignment:
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def _moved(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns where balancing moves bins; they and the result are offsets from start_position: int64 [n]."""
+        """Returns the offset at which each bin is streamed, from its offset in the epoch's order: int64 [n]."""
         moved = np.empty_like(offsets)
         is_left = np.ones(len(offsets), dtype=bool)
         while is_left.any():
@@ -207,7 +213,7 @@ class Assignment:
             step = stretch.first_step + (offset - stretch.first_offset) // stretch.bins_per_step
             chunk = self._chunk(step)
             first = stretch.offset_of(chunk.steps.start)
-            arranged = chunk.offsets.transpose(1, 0, 2).ravel()
+            arranged = chunk.offsets.transpose(1, 0, 2).ravel()  # by (step, rank, slot)
             inverse = np.empty_like(arranged)
             inverse[arranged - first] = np.arange(first, first + len(arranged))
             ours = is_left & (offsets >= first) & (offsets < first + len(arranged))
@@ -216,14 +222,15 @@ class Assignment:
         return moved
 
     def _chunk(self, step: int) -> "_Chunk":
-        """Returns the optimizer steps that are arranged together with a step's, all of its stretch."""
+        """Returns the chunk that a step is in."""
         number = self.topology.stretch_number(step)
         return self._remembered(self.topology.stretches[number], self._steps_of_chunk(number, step))
 
     def _steps_of_chunk(self, number: int, step: int) -> range:
-        """Returns the steps that are arranged together with a step of the stretch of that number.
+        """Returns the steps of the chunk that a step is in; the step is in the stretch with this number.
 
-        The last optimizer step is arranged alone: it may have fewer steps, or a filled one.
+        A chunk lies in one stretch. The last optimizer step is a chunk of its own, because it may have fewer steps or
+        the filled one.
         """
         stretches, per_optimizer_step = self.topology.stretches, self.topology.steps_per_optimizer_step
         stretch = stretches[number]
@@ -237,13 +244,14 @@ class Assignment:
         return range(first, min(first + per_chunk, whole))
 
     def _remembered(self, stretch: Stretch, steps: range) -> "_Chunk":
+        """Returns the chunk with the given steps, and computes it if it is not remembered."""
         if (chunk := self._chunks.find(steps.start)) is not None:
             return chunk
         with self._arranging:  # the streams of other ranks need the same chunk, and wait for this thread
             return self._chunks.get(steps.start, lambda: self._arranged(stretch, steps))
 
     def _arranged(self, stretch: Stretch, steps: range) -> "_Chunk":
-        """Arranges the optimizer steps of some steps of a stretch: whole ones, or the last one alone."""
+        """Computes the chunk with the given steps of a stretch: whole optimizer steps, or the last one."""
         topology = self.topology
         begin, end = (stretch.offset_of(min(each, self._num_full_steps)) for each in (steps.start, steps.stop))
         positions = np.arange(topology.start_position + begin, topology.start_position + end)
@@ -259,7 +267,7 @@ class Assignment:
         return _Chunk(steps, arranged.transpose(2, 0, 1, 3).reshape(shape))
 
     def _keys(self, begins: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """One key for each optimizer step, from the offset where it begins: uint64 [n]."""
+        """Returns a key for each optimizer step, from the offset at which it begins: uint64 [n]."""
         positions = begins.astype(np.uint64) + np.uint64(self.topology.start_position)
         return (positions + np.uint64(1)) * GOLDEN ^ np.uint64(self._key)
 
@@ -268,29 +276,30 @@ class _Chunk(NamedTuple):
     """Optimizer steps that were arranged together."""
 
     steps: range
+    """Steps of these optimizer steps."""
     offsets: NDArray[np.int64]
-    """Each rank's bins at each of these steps, counted from start_position: int64 [D, steps, b]."""
+    """Offsets of each rank's bins at each of these steps: int64 [D, steps, b]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilledStep:
-    """A partial step that was filled."""
+    """The last step, after bins or sequences were added so that it is full."""
 
     bins: Bins
-    """The step's bins by offset, as many as a full step has."""
+    """Bins of the full step, by their offset in it."""
     tail_ends: NDArray[np.int64]
-    """Exclusive end of every bin of the partial step among its sequences: int64 [bins of the epoch in it]."""
+    """Exclusive end of every bin of the epoch in this step, before it was filled: int64 [bins]."""
     new_index: NDArray[np.int64]
-    """Index into `bins.ids` of each sequence of the partial step: int64 [S]."""
+    """For each sequence of these bins, its index in `bins.ids`: int64 [S]."""
 
     def find(
         self, offsets: NDArray[np.int64], index_in_bin: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the new bins of sequences, as offsets, and their indices in these.
+        """Returns where sequences are after filling: offsets of their bins in this step, and indices in these bins.
 
         Args:
-            offsets: int64 [n], of their bins in the partial step.
-            index_in_bin: int64 [n], in these bins.
+            offsets: int64 [n], offsets of their bins before filling.
+            index_in_bin: int64 [n], indices of the sequences in these bins.
         """
         starts = np.concatenate(([0], self.tail_ends))
         new = self.new_index[starts[offsets] + index_in_bin]
@@ -299,7 +308,7 @@ class FilledStep:
 
 
 def fill_last_step(source: Source, topology: Topology) -> FilledStep:
-    """Fills the last, partial step of an epoch, under any policy but DROP: REPEAT and EMPTY add bins."""
+    """Fills the last step of an epoch, which is not full, by the topology's policy, which is not DROP."""
     num_tail = topology.num_tail_bins(source.num_bins)
     tail = source.bins(np.arange(source.num_bins - num_tail, source.num_bins))
     stretch = topology.stretch_at(topology.num_left(source.num_bins))
@@ -321,24 +330,29 @@ def fill_last_step(source: Source, topology: Topology) -> FilledStep:
 
 
 def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
-    """Spreads the sequences of a partial step over all bins of the step.
+    """Spreads the sequences of a step that is not full over all bins of the full step.
 
-    The fullest bin that still has two sequences is halved, again and again, until no bin is empty or every bin has one
-    sequence; a group counts as one. So no bin gets more tokens or sequences than it may hold. Bins of the epoch keep
-    their offsets, unless every bin has one sequence: then bins move until no rank has two more than another.
+    The fullest bin with at least two items (sequences, or groups) is halved into an empty bin, again and again, until
+    no bin is empty or every bin has one item. So no bin gets more tokens or sequences than it had. Bins of the epoch
+    keep their offsets. Only if bins stay empty, some bins move, so that no rank has two bins more than another.
+
+    Args:
+        tail: the bins of the epoch in this step.
+        stretch: the stretch of this step.
     """
     num_tail, num_bins = len(tail.bin_ends), stretch.bins_per_step
     items = tail.items()
-    ends = np.searchsorted(items, tail.bin_ends)  # of every bin among the items
+    ends = np.searchsorted(items, tail.bin_ends)  # exclusive end of every bin among the items
     members = np.arange(len(items) - 1, dtype=np.int64)
     sizes = np.concatenate((np.diff(ends, prepend=0), np.zeros(num_bins - num_tail, np.int64)))
     starts = np.concatenate((ends, np.zeros(num_bins - num_tail, np.int64))) - sizes
     tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[items])
     positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
-    offsets = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # every rank's slot 0, …
+    offsets = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # by slot: first every rank's slot 0
     missing = offsets[offsets >= num_tail]
     num_filled = halve_into(members, starts, sizes, tokens, missing)
     empty, filled = missing[num_filled:], offsets[sizes[offsets] > 0][::-1]
+    # Where bins stay empty: the last filled one moves to the first empty one, as long as that is in an earlier slot.
     pairs = min(len(empty), len(filled))
     moves = int((filled[:pairs] % stretch.batch_size > empty[:pairs] % stretch.batch_size).sum())
     old, new = filled[:moves], empty[:moves]
@@ -361,7 +375,7 @@ def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
 
 
 def _component_ids(tail: Bins, order: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Returns the component of every new bin, whose sequences come from one bin of the tail."""
+    """Returns the component of every bin after spreading: that of its sequences, or -1 for an empty bin."""
     assert tail.component_ids is not None
     of_sequences = np.repeat(tail.component_ids, tail.sizes())[order]
     sizes = np.diff(bin_ends, prepend=0)

@@ -1,9 +1,10 @@
 """Which rank takes which bin of an optimizer step at which step, so that ranks wait little for each other.
 
-Owns the two arrangements of `Balance`, as functions of costs and a key, and how long ranks wait under each. Leaves
-a bin's cost to `plan_index`, which optimizer steps an epoch has to `assignment`, and pictures to `packhorse.analysis`.
+Owns the two arrangements of `topology.Balance`, as functions of costs and a key, and how long ranks wait under each.
+Leaves a bin's cost to `plan_index`, which optimizer steps an epoch has to `assignment`, and pictures to
+`packhorse.analysis`.
 
-Legend: n optimizer steps, W = A·D·b bins in each, A steps, D ranks, b bins in a rank's batch.
+Shape letters: n optimizer steps, W = A·D·b bins in each, A steps, D ranks, b bins in a rank's batch.
 """
 
 from collections.abc import Collection
@@ -25,10 +26,10 @@ _INDEX_BITS = 20
 MAX_BINS_PER_OPTIMIZER_STEP = 1 << _INDEX_BITS
 """The most bins of an optimizer step that can be balanced."""
 
-_SWAPS_PER_RANK = 16  # each about halves a difference
-_CLOSE_BITS = 12  # exchanges end where shares differ by less than one part in 2^12
-_SORTED_ROUNDS = 2  # last rounds of a deal, in which the shares are sorted; before, each round reverses their order
-_MOST_INSERTED = 64  # the most shares that are sorted by insertion
+_SWAPS_PER_RANK = 16  # most exchanges of two bins, for each rank; each about halves a difference
+_CLOSE_BITS = 12  # exchanges end when the costs of shares differ by less than 1 / 2^12
+_SORTED_ROUNDS = 2  # number of last rounds of a deal before which shares are sorted; before others they are reversed
+_MOST_INSERTED = 64  # most shares that are sorted by insertion
 _SAMPLED_BINS = 1 << 16  # bins that are measured, unless a single optimizer step has more
 _HALF = np.uint64(32)
 
@@ -38,10 +39,11 @@ def arrange(
 ) -> NDArray[np.int64]:
     """Returns the bin that each rank takes at each step, for several optimizer steps.
 
-    MICRO_STEP sorts an optimizer step by cost and cuts it into steps, whose bins are dealt to ranks so that sums agree;
-    the steps then come in a keyed order. OPTIMIZER_STEP deals all of its bins to ranks at once. In both a key decides
-    which rank gets which share, so that no rank is always the slow one. Bins of equal cost are taken in the order of
-    positions, which is random already.
+    MICRO_STEP sorts the bins of an optimizer step by cost, and cuts them into steps. It deals the bins of each step to
+    ranks so that their sums of costs are about equal. The steps then come in an order that the key decides.
+    OPTIMIZER_STEP deals all bins of the optimizer step to ranks at once. In both the key decides which rank gets which
+    share, so that no rank is always the slow one. Bins of equal cost are taken in the order of positions, which is
+    random already.
 
     Example:
         >>> costs, keys = np.array([[9, 1, 8, 2]]), np.zeros(1, np.uint64)
@@ -50,14 +52,14 @@ def arrange(
         [[1, 2], [8, 9]]
 
     Args:
-        costs: int64 [n, W], at least 0.
+        costs: costs of the bins: int64 [n, W], at least 0.
         balance: MICRO_STEP or OPTIMIZER_STEP.
-        num_steps: A.
-        world_size: D.
-        keys: uint64 [n], one an optimizer step.
+        num_steps: A, the number of steps of an optimizer step.
+        world_size: D, the number of ranks.
+        keys: a key for each optimizer step: uint64 [n].
 
     Returns:
-        int64 [n, A, D, b]: indices into the optimizer step, each once. A rank's bins lie together in memory.
+        Indices of bins in their optimizer step, each once: int64 [n, A, D, b]. A rank's bins lie together in memory.
     """
     num, num_bins = costs.shape
     arranged = np.empty((world_size, num, num_steps, num_bins // (num_steps * world_size)), dtype=np.int64)
@@ -66,10 +68,10 @@ def arrange(
 
 
 def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns each row in ascending order, as numbers that hold W - 1 - index in their last bits: int64 [n, W].
+    """Returns the bins of each row by ascending cost, each as one number: int64 [n, W].
 
-    Cost and index are sorted as one number, which NumPy does several times faster than `argsort`. Costs beyond 43 bits
-    lose their last ones, which changes nothing that can be measured.
+    The number is (cost << 20) | (W - 1 - index). NumPy sorts such numbers several times faster than `argsort` sorts.
+    Costs of more than 43 bits lose their last bits, which changes nothing measurable.
     """
     shift = max(0, int(costs.max(initial=0)).bit_length() - (63 - _INDEX_BITS))
     packed = ((costs >> shift) << _INDEX_BITS) | np.arange(costs.shape[1] - 1, -1, -1)
@@ -79,10 +81,17 @@ def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @kernel_or()
 def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> None:
-    """Cuts every optimizer step's descending bins, deals each cut to the ranks, and writes them to `arranged`.
+    """Does the work of `arrange`: cuts the bins of an optimizer step by descending cost, and deals each cut to ranks.
 
-    `packed` is from `_sorted`. A cut is a step where `is_micro`, else the whole optimizer step. Keys decide the step of
-    each cut and the rank of each share.
+    A cut has the bins of a step if `is_micro`, else all of the optimizer step. Keys decide which cut comes at which
+    step, and which rank gets which share.
+
+    Args:
+        costs: as for `arrange`.
+        packed: a result of `_sorted`.
+        is_micro: whether the balance is MICRO_STEP.
+        keys: as for `arrange`.
+        arranged: receives indices of bins in their optimizer step: int64 [D, n, A, b].
     """
     num_ranks, num_optimizer_steps, num_steps, batch = arranged.shape
     num_bins = costs.shape[1]
@@ -109,7 +118,7 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
                 for share in range(num_ranks):
                     for i in range(batch):
                         arranged[ranks[share], number, step, i] = bins[dealt[share, i]]
-        if not is_micro:  # a rank takes its bins in the order of positions, which is random
+        if not is_micro:  # each rank takes its bins in the order of their positions, which is random
             for share in range(num_ranks):
                 taken[share] = 0
                 for i in range(size // num_ranks):
@@ -122,14 +131,19 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
 
 @kernel_part
 def _deal(costs: Any, dealt: Any) -> None:
-    """Deals bins of descending costs, [V], into shares of as many bins and about equal cost: `dealt`, [D, V / D].
+    """Deals bins into shares of equally many bins and about equal cost.
 
-    Each round gives every share one bin, in the opposite order of the round before. In the last rounds the emptiest
-    share takes the most expensive bin. Then the fullest and the emptiest share exchange bins.
+    Each round gives every share one bin, in the opposite order of the round before. In the last rounds shares are
+    sorted first, so that the emptiest gets the most expensive bin. In the end the fullest and the emptiest share
+    exchange bins, again and again.
+
+    Args:
+        costs: costs of V bins, descending: int64 [V].
+        dealt: receives the indices of each share's bins: int64 [D, V / D].
     """
     num_shares, per_share = dealt.shape
-    shares = np.arange(num_shares)  # the emptiest first
-    ordered_sums = np.zeros(num_shares, np.int64)  # theirs
+    shares = np.arange(num_shares)  # in the order in which they get bins
+    ordered_sums = np.zeros(num_shares, np.int64)  # costs of the shares in this order
     for number in range(per_share):
         if number and number + _SORTED_ROUNDS < per_share:
             _reverse(ordered_sums, shares)
@@ -158,7 +172,7 @@ def _reverse(sums: Any, shares: Any) -> None:
 
 @kernel_part
 def _insert(sums: Any, shares: Any) -> None:
-    """Sorts few shares by their sums, in place; they are mostly descending, so it reverses them first."""
+    """Sorts few shares by ascending sum, in place. They are mostly descending, so it reverses them first."""
     _reverse(sums, shares)
     for i in range(1, len(shares)):
         own, share, j = sums[i], shares[i], i
@@ -170,7 +184,7 @@ def _insert(sums: Any, shares: Any) -> None:
 
 @kernel_part
 def _merge(sums: Any, shares: Any) -> None:
-    """Sorts many shares by their sums, in place and stably: np.argsort would take 3 s to compile."""
+    """Sorts many shares by ascending sum, in place and stably. np.argsort would take 3 s to compile."""
     num, width = len(shares), 1
     other_sums, other_shares = np.empty(num, np.int64), np.empty(num, np.int64)
     while width < num:
@@ -191,7 +205,7 @@ def _merge(sums: Any, shares: Any) -> None:
 
 @kernel_part
 def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
-    """Exchanges the pair of bins that best evens the fullest and the emptiest share, again and again."""
+    """Exchanges bins between the fullest and the emptiest share, each time the pair that evens them out best."""
     num_shares, per_share = dealt.shape
     for _ in range(_SWAPS_PER_RANK * num_shares):
         high = low = 0
@@ -205,7 +219,7 @@ def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
             return
         best, best_i, best_j = difference, -1, -1
         j = 0
-        for i in range(per_share):  # both descend, so the partner moves one way
+        for i in range(per_share):  # costs descend in both shares, so the best partner j only moves on
             while j < per_share and costs[dealt[high, i]] - costs[dealt[low, j]] < difference // 2:
                 j += 1
             for k in (j - 1, j):
@@ -236,7 +250,7 @@ def _sink(costs: Any, share: Any, at: int) -> None:
 
 @kernel_part
 def _shuffle(state: Any, out: Any) -> Any:
-    """Writes a permutation of [0, len(out)) that the state decides (Fisher-Yates), and returns the next state."""
+    """Writes a random permutation of [0, len(out)) by Fisher-Yates; takes the generator's state, returns the next."""
     for i in range(len(out)):
         state += GOLDEN
         j = np.int64(((mix(state) >> _HALF) * np.uint64(i + 1)) >> _HALF)
@@ -247,16 +261,16 @@ def _shuffle(state: Any, out: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Time that waiting adds to the ranks' work, as a share of the work: 0.5 means 1.5 times as long."""
+    """Time that waiting adds to the ranks' work, as a share of the work: with 0.5 it takes 1.5 times as long."""
 
     at_steps: float
-    """If ranks wait for each other at every step (FSDP, expert parallelism)."""
+    """Share if ranks wait for each other at every step (FSDP, expert parallelism)."""
     at_optimizer_steps: float
-    """If ranks wait once in an optimizer step (DDP, ZeRO-1 with accumulation)."""
+    """Share if ranks wait once in an optimizer step (DDP, ZeRO-1 with accumulation)."""
 
     @classmethod
     def of_costs(cls, costs: NDArray[np.int64]) -> "Waiting":
-        """Measures costs: int64 [n, A, D, b], not all 0.
+        """Measures the costs of bins by optimizer step, step, rank and slot: int64 [n, A, D, b], not all 0.
 
         Example:
             >>> Waiting.of_costs(np.array([[[[3], [1]], [[1], [3]]]]))
@@ -267,7 +281,7 @@ class Waiting:
 
 
 def _excess(of_ranks: NDArray[np.float64]) -> float:
-    """The slowest rank's time over the mean rank's, minus 1; ranks are the last axis."""
+    """Returns the slowest rank's time divided by the mean rank's, minus 1; ranks are the last axis."""
     return float(max(of_ranks.max(axis=-1).sum() / of_ranks.mean(axis=-1).sum() - 1, 0.0))
 
 
@@ -297,8 +311,8 @@ def waiting_of(
 
     Args:
         source: the epoch.
-        topology: of the run, with one batch size; its `balance` is ignored.
-        balances: those to measure.
+        topology: the run's topology, with one batch size; its `balance` is ignored.
+        balances: the balances to measure.
 
     Returns:
         Balance → waiting; None if the epoch has no full optimizer step.
@@ -325,7 +339,7 @@ def waiting_of(
 def waiting_of_plan(
     plan: PlanIndex, topology: Topology, balances: Collection[Balance] = tuple(Balance)
 ) -> dict[Balance, Waiting] | None:
-    """As `waiting_of`, from the plan itself, because waiting does not depend on ids.
+    """Computes `waiting_of` for a plan without a pool, because waiting does not depend on ids.
 
     Example:
         >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
@@ -345,7 +359,7 @@ def waiting_of_plan(
 def waiting_of_costs(
     costs: NDArray[np.int64], topology: Topology, balances: Collection[Balance] = tuple(Balance)
 ) -> dict[Balance, Waiting]:
-    """As `waiting_of`, from the costs of bins in the order of an epoch: int64 [n optimizer steps, bins of one]."""
+    """Computes `waiting_of` from the costs of bins in the order of an epoch: int64 [n, W]."""
     shape = (len(costs), topology.accumulation, topology.world_size, topology.stretches[0].batch_size)
     keys = np.arange(len(costs), dtype=np.uint64)
     found = {}

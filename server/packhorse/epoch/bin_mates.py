@@ -1,6 +1,6 @@
-"""How often sequences that share a bin share one again in the next epoch.
+"""How often two sequences that share a bin share one again in the next epoch: the expectation for a plan.
 
-Owns the expectation for one plan. What locality windows change is in `shuffle_quality`.
+Leaves what locality windows change in the order to `shuffle_quality`.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ from packhorse.epoch.plan_index import PlanIndex
 def bin_mates_again(plan: PlanIndex) -> float:
     """Returns the expected share of a sequence's bin-mates that share a bin with it again in the next epoch.
 
-    Every epoch uses the same templates, and deals the sequences of each length over that length's slots uniformly. With
-    S(A, B) ordered pairs of slots of lengths A and B that share a bin, and n(A) sequences of length A, a pair of
-    sequences shares a bin with probability S(A, B) / (n(A) n(B)), where A = B with n(B) - 1 instead of n(B). The
-    expectation is exact, over all seeds; 0.0 for a plan whose bins hold one sequence each.
+    Every epoch uses the same templates, and distributes the sequences of each length uniformly over the length's slots.
+    Let S(A, B) be the number of ordered pairs of slots of lengths A and B that share a bin, and n(A) the number of
+    sequences of length A. Then two sequences share a bin with probability S(A, B) / (n(A) n(B)), or, if A = B, with
+    S(A, A) / (n(A) (n(A) - 1)). The expectation over all seeds is exact; it is 0.0 if every bin has one sequence.
 
-    Takes O(Σ d²) for templates of d distinct lengths each.
+    Takes O(Σ d²), over templates with d distinct lengths each.
 
     Example:
         >>> rare = PlanIndex.build({(6, 2): 1, (5, 3): 1}, {6: 1, 5: 1, 3: 1, 2: 1}, 8)

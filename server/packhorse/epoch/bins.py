@@ -1,6 +1,6 @@
-"""Bins laid end to end, as arrays.
+"""Bins as arrays: `Bins`, taking some of them, and joining several.
 
-Owns `Bins`, how some are taken and how several are joined. Leaves which bins an epoch has to `sources`.
+Leaves which bins an epoch has to `sources`, and plans that bins are made from to `plan_index`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,21 +15,21 @@ from packhorse.topology import cost_of
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 PoolArray = NDArray[np.uint32 | np.int64]
-"""Ids as a pool holds them."""
+"""An array of ids, of the dtype of a dataset's pool."""
 
 SEQUENCE_COLUMNS: Mapping[str, np.generic] = {
     "first_tokens": np.uint32(0),
     "group_ids": np.int64(-1),
     "rows": np.uint16(0),
 }
-"""Fields of `Bins` for every sequence beside its id and length → the value that None is short for."""
+"""Optional fields of `Bins` with a value for every sequence → the value of all sequences if the field is None."""
 
 _BIN_COLUMNS: Mapping[str, np.generic] = {"component_ids": np.int32(-1), "templates": np.int64(-1)}
-"""The same for every bin."""
+"""Optional fields of `Bins` with a value for every bin → the value of all bins if the field is None."""
 
 
 def read_only(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Returns a view as of a memory-mapped array, which is what kernels are compiled for."""
+    """Returns a read-only view. Pools are mapped read-only, and kernels are compiled for such arrays only."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -37,21 +37,18 @@ def read_only(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Bins:
-    """Bins laid end to end.
-
-    Legend: S sequences, N bins.
-    """
+    """N bins with S sequences, laid end to end: arrays of sequences go through one bin after another."""
 
     ids: PoolArray
     """Ids of all sequences, bin after bin, in the pool's dtype: uint32 or int64 [S]."""
     lengths: NDArray[np.int32]
-    """Their lengths in tokens: int32 [S]."""
+    """Lengths of the sequences in tokens: int32 [S]."""
     bin_ends: NDArray[np.int64]
     """Exclusive end of every bin in `ids`: int64 [N]."""
     positions: NDArray[np.int64]
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
     first_tokens: PoolArray | None = None
-    """First token of each entry in its sequence: uint32 or int64 [S]; None if all begin at token 0."""
+    """First token of each piece in its sequence: uint32 or int64 [S]; None if all begin at token 0."""
     component_ids: NDArray[np.int32] | None = None
     """A mixture's component for each bin, -1 for an empty bin: int32 [N]; None without a mixture."""
     templates: NDArray[np.int64] | None = None
@@ -72,13 +69,16 @@ class Bins:
         return len(self.bin_ends)
 
     def sizes(self) -> NDArray[np.int64]:
-        """Number of sequences in every bin: int64 [N]."""
+        """Returns the number of sequences in every bin: int64 [N]."""
         sizes = self.bin_ends.copy()
         sizes[1:] -= self.bin_ends[:-1]
         return sizes
 
     def items(self) -> NDArray[np.int64]:
-        """First sequence of each item, a group or a sequence without one, and S at the end: int64 [items + 1]."""
+        """Returns the first sequence of each item, and S at the end: int64 [items + 1].
+
+        An item is a group, or a sequence without one.
+        """
         if self.group_ids is None:
             return np.arange(len(self.ids) + 1)
         begins = np.ones(len(self.ids) + 1, dtype=np.bool_)
@@ -87,11 +87,11 @@ class Bins:
         return np.flatnonzero(begins)
 
     def num_tokens(self) -> int:
-        """Sum of all lengths."""
+        """Returns the sum of all lengths, in tokens."""
         return int(self.lengths.sum(dtype=np.int64)) if self.known_tokens is None else self.known_tokens
 
     def costs(self, cost_linear: int) -> NDArray[np.int64]:
-        """Cost of every bin, Σ (cost_linear · L + L²) over its sequences' lengths L: int64 [N]."""
+        """Returns the cost of every bin, Σ (cost_linear · L + L²) over its sequences' lengths L: int64 [N]."""
         lengths = self.lengths.astype(np.int64)
         sums = np.concatenate(([0], np.cumsum(cost_of(lengths, cost_linear))))
         return np.diff(sums[self.bin_ends], prepend=0)
@@ -115,7 +115,7 @@ class Bins:
         )
 
     def sequences(self, which: NDArray[np.int64]) -> dict[str, Any]:
-        """Returns what some sequences have, by the names of fields of `Bins`: [M] each, None if no sequence has it.
+        """Returns the ids, lengths and optional columns of some sequences, by field name: [M] each, or None as here.
 
         Args:
             which: int64 [M], indices into `ids`.
@@ -127,8 +127,8 @@ class Bins:
 def joined(parts: Sequence[Bins]) -> Bins:
     """Returns the bins of all parts, one part after the other.
 
-    Where some parts have a column, the bins of the others begin at token 0, are of no group, row 0, no component or no
-    template.
+    If only some parts have an optional field, the other parts get its default: token 0, no group, row 0, no component
+    or no template.
 
     Example:
         >>> one = Bins(ids=np.array([7]), lengths=np.array([5]), bin_ends=np.array([1]), positions=np.array([0]))
@@ -142,6 +142,7 @@ def joined(parts: Sequence[Bins]) -> Bins:
         return parts[0]
 
     def column(name: str, missing: np.generic, sizes: list[int]) -> NDArray[Any] | None:
+        """Joins an optional field; a part without it, of the given size, gets the value `missing`."""
         own = [getattr(part, name) for part in parts]
         if all(each is None for each in own):
             return None

@@ -1,6 +1,6 @@
-"""Compiles every loop of an epoch before the first request.
+"""Compiles the loops of an epoch before the first request, by running each on a tiny epoch.
 
-Owns the smallest epochs that run all loops. Leaves compiling and the cache to `packhorse.compiling`.
+Leaves how a loop is compiled, and its cache, to `packhorse.compiling`.
 """
 
 import numpy as np
@@ -19,18 +19,17 @@ from packhorse.topology import Balance, RoomRule, Topology
 
 _FIRST_POSITION = np.zeros(1, dtype=np.int64)
 _FIRST_TOKENS = np.zeros(2, dtype=np.uint32)
-"""First tokens of a pool of pieces. Those beyond 2^32, int64, are so rare that their loops are compiled when needed."""
+"""First tokens of a pool of pieces. Those beyond 2^32 (int64) are so rare that their loops are compiled when needed."""
 
 
 def compile_kernels(*, wide: bool = False) -> None:
     """Compiles every kernel for both id types, or loads it from Numba's cache.
 
     Example:
-        >>> compile_kernels()  # seconds the first time, then read from the cache
+        >>> compile_kernels()  # takes seconds the first time, then reads the cache
 
     Args:
-        wide: whether also for plans with wide tables (`PlanIndex.is_wide`), as for every pool of more than 2^31
-            entries. Few datasets need them.
+        wide: whether to compile them for plans with wide tables (`PlanIndex.is_wide`) too, which few datasets have.
     """
     for is_wide in (False, True) if wide else (False,):
         _compile_first(wide=is_wide)
@@ -47,12 +46,13 @@ def _compile_first(*, wide: bool) -> None:
 
 
 def _plan(*, wide: bool) -> PlanIndex:
+    """Returns a plan of one bin with two sequences."""
     plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
     return plan.widened() if wide else plan
 
 
 def _compile(plan: PlanIndex) -> None:
-    """Compiles the other loops, those that are needed most often first."""
+    """Compiles the other loops, the most often needed ones first."""
     pools: list[PoolArray] = [np.arange(2, dtype=np.uint32), np.arange(2, dtype=np.int64)]
     views = [EpochView(plan, pool, seed=0, epoch=0) for pool in pools]
     for narrow_or_wide in (views[:1] * 2, views):
@@ -71,9 +71,11 @@ def _compile(plan: PlanIndex) -> None:
 
 
 def _pairs() -> Groups:
+    """Returns two groups of two members."""
     table, members = np.array([[0, 2], [1, 4]]), np.ones((4, 2), dtype=np.int64)
     return Groups(table=read_only(table), members=read_only(members), rooms=RoomRule(2), max_sequences_per_bin=4)
 
 
 def _unchanging(name: str, view: EpochView) -> Component:
+    """Returns a component of a mixture all of whose epochs are `view`."""
     return Component.of(name, lambda epoch: view)

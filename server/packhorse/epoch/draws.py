@@ -1,7 +1,9 @@
-"""Values that are permuted together, each under parameters of its own: draws from pools, and positions.
+"""Permuting many values at once, each with its own parameters: draws from pools, and positions.
 
-Owns the blocks in which many values go through the rounds of `permutation` at once. Leaves a round to `permutation`,
-the instructions that write blocks to `vector_instructions`, and which values are drawn to `plan_kernels`.
+A block is BLOCK values that go through the rounds of `permutation` together, so that a round compiles to vector
+instructions. Owns the layout of blocks, and the kernels that take them through all rounds. Leaves the arithmetic of a
+round to `permutation`, the instructions that write blocks to `vector_instructions`, and which values are drawn to
+`plan_kernels`.
 """
 
 from typing import Any, NamedTuple
@@ -30,10 +32,10 @@ from packhorse.epoch.permutation import (
 from packhorse.epoch.vector_instructions import count_lanes, fill_lanes
 
 BLOCK = 512
-"""Values that are permuted together: their parameters then fit a core's first cache."""
+"""Values in a block; their parameters then fit the first-level cache of a core."""
 
 MOST_IN_NARROW_WORDS = 2**31
-"""The largest pool that is permuted in words of 32 bits: a permutation's rectangle is a little larger."""
+"""The largest pool that is permuted in words of 32 bits; the rectangle of its permutation is a little larger."""
 
 _CHECKED_AT_ONCE = np.uint64(16)  # a divisor of BLOCK
 _LAST = np.uint64(BLOCK - 1)
@@ -41,31 +43,35 @@ _ROUNDS = 6
 _U0, _U1, _U32 = np.uint64(0), np.uint64(1), np.uint64(32)
 _0, _1, _6 = np.uint32(0), np.uint32(1), np.uint32(_ROUNDS)
 
-# A block: values that go through six rounds together, each under parameters of its own. One array, uint32
-# [6 * BLOCK], in parts that begin here; the compiler then knows how far apart they are.
+# A block is one array, uint32 [6 * BLOCK], of six parts that begin at these indices: line and column of each value, and
+# the parameters of its permutation. In one array the compiler knows how far apart the parts are.
 _LINES, _COLUMNS, _SHIFTS, _NUM_LINES, _KEYS, _STEPS = (np.uint64(part * BLOCK) for part in range(6))
 
-# What is permuted: one array of words [3 * BLOCK], in parts that begin here.
+# The draws of a block are another array, words [3 * BLOCK], of three parts: size and start of each draw's pool, and the
+# draw itself.
 _SIZES, _OFFSETS, _VALUES = (np.uint64(part * BLOCK) for part in range(3))
 
 
 @inlined
 def _set_value(block: Any, s: Any, value: Any) -> None:
+    """Writes the line and column of a value to index s of a block."""
     block[_LINES + s] = line_of(value, block[_SHIFTS + s])
     block[_COLUMNS + s] = column_of(value, block[_SHIFTS + s])
 
 
 @inlined
 def _value(block: Any, s: Any) -> Any:
+    """Returns the value at index s of a block, from its line and column."""
     return cell_at(block[_LINES + s], block[_COLUMNS + s], block[_SHIFTS + s])
 
 
 @kernel_part
 def _six_rounds_each(block: Any, num: Any, rounds: Any) -> None:
-    """Six rounds of the first values of a block. `rounds` is an argument, lest the compiler unrolls the rounds.
+    """Takes the first `num` values of a block through six rounds.
 
-    Each round is a loop of its own: its iterations are short and independent, so they compile to vector instructions
-    and overlap, which takes a fraction of the time of one loop over all six.
+    Each round is a separate loop: its iterations are short and independent, so they compile to vector instructions.
+    This takes a fraction of the time of one loop over all six rounds. `rounds` is always 6; as an argument it keeps the
+    compiler from unrolling the rounds.
     """
     for number in range(0, rounds, 2):
         for s in range(num):
@@ -77,20 +83,20 @@ def _six_rounds_each(block: Any, num: Any, rounds: Any) -> None:
 
 
 class Draws(NamedTuple):
-    """Draws from pools that are permuted together; a kernel makes it once a call by `no_draws`."""
+    """Arrays for draws that are permuted together; a kernel makes them once in a call, by `no_draws`."""
 
     block: Any
-    """See _LINES: uint32 [6 * BLOCK]."""
+    """Values with the parameters of their permutations, in the parts from _LINES on: uint32 [6 * BLOCK]."""
     words: Any
-    """Size and start of each draw's pool, and the draw, which its permuted value replaces: see _SIZES.
+    """Size and start of each draw's pool, and the draw, in the parts from _SIZES on: [3 * BLOCK]. σ(draw) replaces it.
 
-    Words are uint32 where the pools' sizes and starts fit 31 bits, so that twice as many fit a vector instruction, else
+    Words are uint32 if the pools' sizes and starts fit 31 bits, so that twice as many fit a vector instruction, else
     uint64.
     """
     passes: Any
-    """Which six rounds of its permutation each value has had last: uint32 [BLOCK]."""
+    """Number of the pass (six rounds) that each value has had last: uint32 [BLOCK]."""
     still: Any
-    """Indices of values that need more rounds: uint64 [BLOCK]."""
+    """Indices of the values that still need passes: uint64 [BLOCK]."""
 
 
 @inlined
@@ -106,9 +112,10 @@ def no_draws(words: Any) -> Any:
 
 @inlined
 def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
-    """Writes LANES draws of one pool, first, first + 1, …, from index s on, which is at most BLOCK - LANES.
+    """Writes LANES draws from one pool: first, first + 1, …, from index s of a block on.
 
-    The pool's parameters are a row of the table. Draws that are too many are overwritten later, or left out of `num`.
+    The pool's parameters are a row of `table`. s is at most BLOCK - LANES. If fewer draws are wanted, the next call
+    overwrites the others, or `permute_pools` leaves them out by its `num`.
     """
     block, words = draws.block, draws.words
     form, keys = table[row, FORM], table[row, KEYS]
@@ -123,10 +130,11 @@ def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
 
 @kernel_part
 def permute_pools(draws: Any, num: Any, entries: Any) -> None:
-    """Writes the first draws' indices into the pool array, offset + σ(draw): words [num]. Overwrites the draws.
+    """Writes the pool index, offset + σ(draw), of the first `num` draws to `entries`: words [num].
 
-    Values that need more rounds, because their permutation is small or because they landed beyond its size, are
-    collected and go through the same loops again. They are rare, so _CHECKED_AT_ONCE values are checked at a time.
+    Some values need more than six rounds: those of small permutations, and those that landed at or beyond size. They
+    are collected at the front of the block and go through the same loops again. They are rare, so _CHECKED_AT_ONCE
+    values are checked together. The draws are overwritten.
     """
     block, words, passes, still = draws
     for s in range(num):
@@ -134,6 +142,7 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     _six_rounds_each(block, num, _ROUNDS)
     for s in range(num):
         words[_VALUES + s] = _value(block, s)
+    # If the first, middle and last permutation are small, most of the block's probably are.
     middle, last, least = num >> _U1, (num - _U1) & _LAST, SMALL
     if (words[_SIZES] < SMALL) & (words[_SIZES + middle] < SMALL) & (words[_SIZES + last] < SMALL):
         _six_more_where_small(block, words, passes, num)  # most of them will be
@@ -144,7 +153,7 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
         passes[s] = _move(block, i, s, passes[s], words[_SIZES + s])
     while num_still:
         _six_rounds_each(block, num_still, _ROUNDS)
-        num_left = _U0
+        num_left = _U0  # values that need passes yet again
         for i in range(num_still):
             s = still[i]
             words[_VALUES + s] = _value(block, i)
@@ -159,9 +168,9 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
 
 @kernel_part
 def _six_more_where_small(block: Any, words: Any, passes: Any, num: Any) -> None:
-    """The second six rounds of small permutations, in place; other values do not change.
+    """Takes the values of small permutations through their second pass, in place; other values do not change.
 
-    Where most permutations are small, this takes half the time of collecting their values.
+    If most permutations of a block are small, this takes half the time of collecting their values.
     """
     for s in range(num):
         passes[s] = np.uint32(words[_SIZES + s] < SMALL)
@@ -174,9 +183,9 @@ def _six_more_where_small(block: Any, words: Any, passes: Any, num: Any) -> None
 
 @inlined
 def _collect(words: Any, passes: Any, still: Any, num: Any, least: Any) -> Any:
-    """Writes indices and passes of the values that need more rounds, and returns their number.
+    """Writes the indices and the last pass of the values that need more passes; returns the number of values.
 
-    Permutations of at least the size `least` have had all their rounds.
+    Permutations of size `least` or more have had all their passes, so only their values beyond size need more.
     """
     num_still = _U0
     for first in range(_U0, num, _CHECKED_AT_ONCE):
@@ -195,7 +204,10 @@ def _collect(words: Any, passes: Any, still: Any, num: Any, least: Any) -> Any:
 
 @kernel_part
 def _move(block: Any, to: Any, s: Any, which: Any, size: Any) -> Any:
-    """Moves a value of a block, with the keys of its next six rounds, and returns which rounds these are."""
+    """Copies the value at index s of a block to index `to`, with the key of its next pass; returns the pass's number.
+
+    `which` is the pass that it has had last; `size` is that of its permutation.
+    """
     following = which + _1 if which < extra_passes(size) else _0
     block[_LINES + to], block[_COLUMNS + to] = block[_LINES + s], block[_COLUMNS + s]
     block[_SHIFTS + to], block[_NUM_LINES + to] = block[_SHIFTS + s], block[_NUM_LINES + s]
@@ -211,7 +223,7 @@ def _permute_positions(row: Any, positions: Any, out: Any) -> None:
 
 @kernel_or(_permute_positions)
 def permute_positions(row: Any, positions: Any, out: Any) -> None:
-    """out[p] = σ(positions[p]), all under one parameter row; positions and out are int64 [N]."""
+    """Writes out[p] = σ(positions[p]), for all under one parameter row; positions and out are int64 [N]."""
     block = np.empty(6 * BLOCK, np.uint32)
     shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
     key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)

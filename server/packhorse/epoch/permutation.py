@@ -1,17 +1,18 @@
-"""Keyed bijections on [0, size), computed one element at a time, and the keys that decide them.
+"""Keyed bijections σ on [0, size), computed one element at a time, and the keys that decide them.
 
 Owns the permutation and its inverse, as kernels and as `Permutation`, and `derive_key`, by which every key is a hash of
-(seed, epoch, purpose). Leaves many values at once to `epoch.draws`.
+(seed, epoch, purpose). Leaves permuting many values at once to `epoch.draws`.
 
-The network is Feistel's on a rectangle: x = (line << half_bits) | column with 2^half_bits columns and
-ceil(size / 2^half_bits) lines. Rounds alternate: one rotates the lines by a hash of the column, the next xors the
-columns with a hash of the line, so each round can be undone. A value that lands in the rectangle beyond size is
-permuted again. The rectangle has at most 2^half_bits - 1 cells more than size, hence this is rare. Six rounds scatter
-large sizes; small ones, whose halves have few bits to mix, take twelve, and tiny ones thirty.
+The permutation is a Feistel network on a rectangle. A value x = (line << half_bits) | column is the cell on a line, in
+a column, of 2^half_bits columns and ceil(size / 2^half_bits) lines. Rounds alternate: an even one rotates the line by a
+hash of the column, an odd one xors the column with a hash of the line. So each round can be undone. A value that lands
+in the rectangle but at or beyond size is permuted again (cycle walking). The rectangle has at most 2^half_bits - 1
+cells more than size, so this is rare. Six rounds scatter large sizes. Small ones, whose halves have few bits to mix,
+take twelve, and tiny ones thirty. Six rounds are a pass.
 
 Source: J. Black, P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002 (generalised Feistel network, cycle
-walking). A round hashes a half of 32 bits at most, in arithmetic of 32 bits, with the constants of C. Wellons'
-lowbias32; parameters come from splitmix64.
+walking). A round hashes a half, a line or column of at most 32 bits, in arithmetic of 32 bits with the constants of C.
+Wellons' lowbias32. Parameters come from splitmix64.
 """
 
 import hashlib
@@ -27,15 +28,15 @@ from packhorse.topology import checked_integer
 MAX_SEED = 2**64 - 1
 
 SMALL, TINY = np.uint64(4096), np.uint64(16)
-"""Sizes below these take twelve and thirty rounds. Like every constant here frozen by golden vectors."""
+"""Sizes below these take twelve and thirty rounds. Golden vectors freeze these and all other constants here."""
 
 MAX_SIZE = 2**62
 """Largest size whose halves fit 32 bits."""
 
-# Columns of a parameter row of uint64: what a permutation of one size under one key needs.
-SIZE, OFFSET = 0, 1  # OFFSET is the user's (a pool's start)
-FORM = 2  # 31 - half_bits, and above 32 bits the number of lines
-KEYS = 3  # the first round's key, and above 32 bits what each further round adds to it
+# Columns of a parameter row, uint64 [ROW_WIDTH]: all that a permutation of one size under one key needs.
+SIZE, OFFSET = 0, 1  # OFFSET is not used here; the kernels of a plan keep a pool's start in it
+FORM = 2  # low 32 bits: 31 - half_bits, which is called the shift; high 32 bits: the number of lines
+KEYS = 3  # low 32 bits: the key of round 0; high 32 bits: the step, which each further round adds to the key
 ROW_WIDTH = 4
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -66,14 +67,14 @@ def derive_key(seed: int, epoch: int, purpose: str) -> int:
 
 
 def independent_seed(seed: int, rank: int, worker: int) -> int:
-    """Returns the seed under which one worker goes through the epoch by itself (StreamMode INDEPENDENT).
+    """Returns the seed under which one worker goes through the whole epoch (StreamMode INDEPENDENT).
 
     Example:
         >>> independent_seed(7, 0, 1) == independent_seed(7, 1, 0)
         False
 
     Args:
-        seed: of the run.
+        seed: the run's seed.
         rank: data-parallel rank.
         worker: dataloader worker within the rank.
     """
@@ -81,13 +82,13 @@ def independent_seed(seed: int, rank: int, worker: int) -> int:
 
 
 def checked_seed(name: str, value: object) -> int:
-    """Returns a seed or epoch as an int in [0, 2^64); a ValueError names it otherwise."""
+    """Returns a seed or epoch as an int; raises a ValueError with its name if it is not an integer in [0, 2^64)."""
     return checked_integer(name, value, 0, MAX_SEED)
 
 
 @inlined
 def mix(value: Any) -> Any:
-    """splitmix64's finaliser: uint64 → uint64, every input bit reaches every output bit."""
+    """Returns the hash of a uint64 by splitmix64's finaliser: every bit of the value changes every bit of the hash."""
     value = (value ^ (value >> _U30)) * _MULTIPLIER_A
     value = (value ^ (value >> _U27)) * _MULTIPLIER_B
     return value ^ (value >> _U31)
@@ -95,7 +96,7 @@ def mix(value: Any) -> Any:
 
 @inlined
 def _hash_half(half: Any, key: Any) -> Any:
-    """Hash of a half under a key: uint32, whose high bits are mixed best."""
+    """Returns the hash of a half under a key: uint32, whose high bits are mixed best."""
     value = np.uint32((half ^ key) * _HALF_A)
     return np.uint32((value ^ (value >> _15)) * _HALF_B)
 
@@ -106,10 +107,10 @@ def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any)
 
     Args:
         sizes: [n], each in [1, MAX_SIZE].
-        offsets: [n], kept beside them for the user.
-        tweaks: [n], distinct within a key: permutations of other tweaks are independent.
-        key: from `derive_key`.
-        table: [n, ROW_WIDTH], written.
+        offsets: [n], written to the column OFFSET.
+        tweaks: [n], distinct for one key; permutations with different tweaks are independent.
+        key: a result of `derive_key`.
+        table: [n, ROW_WIDTH], receives the rows.
     """
     for i in range(len(sizes)):
         size = sizes[i]
@@ -126,55 +127,57 @@ def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any)
 
 @inlined
 def rotation_of(column: Any, key: Any, num_lines: Any) -> Any:
-    """By how many lines a round rotates a column: uint32 in [0, num_lines)."""
+    """Returns the number of lines by which a round rotates the values of a column: uint32 in [0, num_lines)."""
     return np.uint32((np.uint64(_hash_half(column, key)) * np.uint64(num_lines)) >> _U32)
 
 
 @inlined
 def rotated(line: Any, rotation: Any, num_lines: Any) -> Any:
-    """(line + rotation) mod num_lines for both of at most num_lines, without a branch: uint32."""
+    """Returns (line + rotation) mod num_lines, for line and rotation of at most num_lines: uint32."""
+    # Without a branch: the sign bit of `over`, spread over all bits, is a mask for the lines to add back.
     over = np.int32(line + rotation - num_lines)
     return np.uint32(np.uint32(over) + (np.uint32(over >> _SIGN) & num_lines))
 
 
 @inlined
 def flipped(line: Any, key: Any, shift: Any) -> Any:
-    """The bits of a column that a line flips: uint32 of 31 - shift bits."""
+    """Returns the bits of a column that a line flips: uint32 of 31 - shift bits."""
     return np.uint32((_hash_half(line, key) >> _1) >> (shift & _31))
 
 
 @inlined
 def round_key(key: Any, step: Any, number: Any) -> Any:
-    """The key of a round, from the first one's: uint32."""
+    """Returns the key of a round, from the key of round 0 and the step: uint32."""
     return np.uint32(key + np.uint32(np.uint32(number) * step))
 
 
 @inlined
 def _half_bits(shift: Any) -> Any:
-    """The bits of a column, 31 - shift. The mask tells the compiler that they are below 32."""
+    """Returns the number of bits of a column, 31 - shift. The mask tells the compiler that it is below 32."""
     return np.uint64((_31 - shift) & _31)
 
 
 @inlined
 def line_of(x: Any, shift: Any) -> Any:
-    """The line of a value: uint32."""
+    """Returns the line of a value: uint32."""
     return np.uint32(x >> _half_bits(shift))
 
 
 @inlined
 def column_of(x: Any, shift: Any) -> Any:
-    """The column of a value: uint32."""
+    """Returns the column of a value: uint32."""
     return np.uint32(x & ((_U1 << _half_bits(shift)) - _U1))
 
 
 @inlined
 def cell_at(line: Any, column: Any, shift: Any) -> Any:
-    """The value on a line, in a column: uint64."""
+    """Returns the value on a line, in a column: uint64."""
     return (np.uint64(line) << _half_bits(shift)) | np.uint64(column)
 
 
 @inlined
 def _six_rounds(row: Any, x: Any, which: Any) -> Any:
+    """Returns a value after the six rounds of a pass, `which`, under a parameter row."""
     shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
     key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)
     line, column = line_of(x, shift), column_of(x, shift)
@@ -186,6 +189,7 @@ def _six_rounds(row: Any, x: Any, which: Any) -> Any:
 
 @inlined
 def _undo_six_rounds(row: Any, y: Any, which: Any) -> Any:
+    """Returns the value from which `_six_rounds` makes y."""
     shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
     key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)
     line, column = line_of(y, shift), column_of(y, shift)
@@ -198,14 +202,15 @@ def _undo_six_rounds(row: Any, y: Any, which: Any) -> Any:
 
 @inlined
 def extra_passes(size: Any) -> Any:
-    """How many passes of six rounds follow the first."""
+    """Returns the number of passes after the first: 0, 1 or 4, by size."""
     if size >= SMALL:
         return 0
     return 1 if size >= TINY else 4
 
 
-@inlined  # a call would nearly triple the time of finding bins, whose values rarely need it
+@inlined  # as a call it would nearly triple the time of finding bins, for whose values `walked` rarely needs it
 def _all_rounds(row: Any, x: Any) -> Any:
+    """Returns a value after all its passes, which may be at or beyond size."""
     for which in range(extra_passes(row[SIZE]) + 1):
         x = _six_rounds(row, x, which)
     return x
@@ -213,7 +218,7 @@ def _all_rounds(row: Any, x: Any) -> Any:
 
 @inlined
 def walked(row: Any, x: Any) -> Any:
-    """σ, from a value after all rounds."""
+    """Returns σ of a value, given the value after all its passes: permutes it again while it is at or beyond size."""
     while x >= row[SIZE]:
         x = _all_rounds(row, x)
     return x
@@ -221,7 +226,7 @@ def walked(row: Any, x: Any) -> Any:
 
 @inlined
 def forward(row: Any, x: Any) -> Any:
-    """σ(x): uint64 in [0, size) → uint64 in [0, size), under a parameter row (uint64 [ROW_WIDTH])."""
+    """Returns σ(x) under a parameter row; both are uint64 in [0, size)."""
     while True:
         x = _all_rounds(row, x)
         if x < row[SIZE]:
@@ -230,7 +235,7 @@ def forward(row: Any, x: Any) -> Any:
 
 @kernel_part
 def backward(row: Any, y: Any) -> Any:
-    """σ⁻¹(y): undoes `forward`."""
+    """Returns σ⁻¹(y) under a parameter row; it undoes `forward`."""
     while True:
         for which in range(extra_passes(row[SIZE]), -1, -1):
             y = _undo_six_rounds(row, y, which)
@@ -239,17 +244,24 @@ def backward(row: Any, y: Any) -> Any:
 
 
 def permuted(rows: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns σ(values) in NumPy: [n]. `rows` is a parameter row, or one for each value, [n, ROW_WIDTH]."""
+    """Returns σ(values), computed in NumPy: [n]. `rows` is a parameter row, or one for each value: [n, ROW_WIDTH]."""
     return _walked(rows, values, plain_form(_six_rounds), range(5))
 
 
 def unpermuted(rows: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns σ⁻¹(values) in NumPy, as `permuted`."""
+    """Returns σ⁻¹(values), computed in NumPy; arguments as for `permuted`."""
     return _walked(rows, values, plain_form(_undo_six_rounds), range(4, -1, -1))
 
 
 def _walked(rows: Any, values: Any, six: Any, order: range) -> Any:
-    """Takes values through all passes, and through them again where they land beyond their size."""
+    """Takes values through all their passes, again and again until each is below its size.
+
+    Args:
+        rows: as for `permuted`.
+        values: as for `permuted`.
+        six: takes values through one pass, or back.
+        order: numbers of the passes in the order in which they are taken; a value skips those that it does not have.
+    """
     rows = np.broadcast_to(rows, (len(values), ROW_WIDTH))
     passes = np.where(rows[:, SIZE] >= SMALL, 0, np.where(rows[:, SIZE] >= TINY, 1, 4))  # as `extra_passes`
     out, left = values.copy(), np.arange(len(values))
@@ -271,12 +283,14 @@ def _unpermute_many(row: Any, values: Any, out: Any) -> None:
 
 @kernel_or(_permute_many)
 def _forward_many(row: Any, values: Any, out: Any) -> None:
+    """Writes σ(values) to `out`: uint64 [n] both."""
     for i in range(len(values)):
         out[i] = forward(row, values[i])
 
 
 @kernel_or(_unpermute_many)
 def _backward_many(row: Any, values: Any, out: Any) -> None:
+    """Writes σ⁻¹(values) to `out`: uint64 [n] both."""
     for i in range(len(values)):
         out[i] = backward(row, values[i])
 
@@ -287,7 +301,7 @@ class Permutation:
     Args:
         size: number of elements, in [1, 2^62].
         key: in [0, 2^64), e.g. from `derive_key`.
-        tweak: permutations of one key with different tweaks are independent.
+        tweak: number of the permutation under this key; those with different tweaks are independent.
 
     Raises:
         ValueError: an argument is out of range.
@@ -317,6 +331,7 @@ class Permutation:
         return int(self.backward([value])[0])
 
     def _apply(self, kernel: Any, values: ArrayLike) -> NDArray[np.int64]:
+        """Checks values, and runs a kernel over them: int64, the shape of `values`."""
         array = np.asarray(values, dtype=np.int64)
         if array.size and not 0 <= int(array.min()) <= int(array.max()) < self.size:
             raise ValueError(f"values must be in [0, {self.size}), got {int(array.min())} … {int(array.max())}")

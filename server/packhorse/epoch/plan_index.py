@@ -1,7 +1,11 @@
-"""A plan laid out for random access: from a bin's number to its template, cost and draws.
+"""A plan laid out as tables, so that any bin's template, cost and draws are found without a search through the plan.
 
 Owns the tables that depend only on the plan (not on seed or epoch), and the check that the plan uses every sequence
-exactly once. Leaves keys to `sources.prepared` and the arithmetic to `plan_kernels`.
+exactly once. Leaves seeds and keys to `sources.prepared`, and the loops that read the tables to `plan_kernels`.
+
+A repeat is the slots of one length in a template: (5, 5, 3) has the repeats 5 × 2 and 3 × 1.
+
+Shape letters: T templates, D distinct lengths, R repeats of all templates, C classes of sizes, d budgets.
 """
 
 from collections import Counter
@@ -18,19 +22,21 @@ from packhorse.packing import Template, canonical_templates
 from packhorse.topology import cost_of
 
 _LOOKUP_BITS = 2
-"""A plan has about 2^2 entries of `lookup` for each template: larger tables leave the fast cache."""
+"""Bits by which `lookup` has more entries than templates: about 4 for each. A larger table would not fit the fast
+cache."""
 
+# The dtypes of Numbers and ShortNumbers, in a plan with narrow tables and in one with wide ones.
 _NARROW, _WIDE = (np.int32, np.uint16), (np.int64, np.int32)
 
 Numbers = NDArray[np.int32 | np.int64]
-"""Numbers of bins, repeats or draws: int32 if an epoch has fewer than 2^31 sequences, else int64."""
+"""Counts or indices of bins, repeats or draws: int32 in narrow tables, int64 in wide ones."""
 
 ShortNumbers = NDArray[np.uint16 | np.int32]
-"""Numbers of distinct lengths, or of sequences in a bin: uint16 beside int32 if both are below 2^16, else int32."""
+"""Indices of lengths, or counts of sequences in a bin: uint16 in narrow tables, int32 in wide ones."""
 
 
 class PlanTables(NamedTuple):
-    """The tables of a `PlanIndex` that kernels read, under the same names."""
+    """The tables of a `PlanIndex` that kernels read, as a tuple, which Numba takes; fields as there."""
 
     lengths: NDArray[np.int32]
     counts: NDArray[np.int64]
@@ -46,7 +52,7 @@ class PlanTables(NamedTuple):
 
 
 class BinTables(NamedTuple):
-    """Tables that lead from a bin to its template; each table costs time when a kernel is called."""
+    """The tables that lead from a bin to its template. Few, because each costs time when a kernel is called."""
 
     first_bin: Numbers
     template_size: ShortNumbers
@@ -55,7 +61,7 @@ class BinTables(NamedTuple):
 
 
 class DrawTables(NamedTuple):
-    """Tables that lead from a template to its draws."""
+    """The tables that lead from a template to its draws."""
 
     lengths: NDArray[np.int32]
     first_repeat: Numbers
@@ -65,7 +71,7 @@ class DrawTables(NamedTuple):
 
 
 class RepeatTables(NamedTuple):
-    """Tables of repeats, for the way back from a draw to its bin."""
+    """Tables of repeats, for finding the bin of a draw."""
 
     repeat_template: NDArray[np.int32]
     """The template of each repeat: int32 [R]."""
@@ -77,15 +83,15 @@ class RepeatTables(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Budgets:
-    """The sizes of classes and the capacities of a bin: tokens, and resources with a cap."""
+    """Sizes of classes, and capacities of a bin, in each budget: tokens, and resources with a cap."""
 
     sizes: NDArray[np.int64]
-    """Sizes of each class; classes are numbered from 1: int64 [C, d]."""
+    """Sizes of each class: int64 [C, d]. Classes are numbered from 1, so class c is row c - 1."""
     capacities: NDArray[np.int64]
-    """int64 [d]."""
+    """Capacity of a bin in each budget: int64 [d]."""
 
     def check(self, template: Template) -> None:
-        """Refuses a template that names no class, or takes more than a bin has; a ValueError."""
+        """Raises a ValueError if a template names a class that does not exist, or takes more than a bin has."""
         if not 1 <= template[-1] <= template[0] <= len(self.sizes):
             raise ValueError(f"template {list(template)[:8]} names a class that is none of {len(self.sizes)}")
         takes = self.sizes[np.array(template) - 1].sum(axis=0)
@@ -97,12 +103,11 @@ class Budgets:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlanIndex:
-    """Tables of one plan.
+    """The tables of one plan.
 
-    Tables that grow with it are narrow where all of its numbers allow it, else wide: kernels know two kinds of plans.
-    Narrow ones matter to a mixture, whose plans push each other out of caches.
-
-    Legend: T templates, D distinct lengths (ascending), R repeats. A repeat is the slots of one length in a template.
+    All tables of types Numbers and ShortNumbers are narrow if an epoch has fewer than 2^31 sequences, and fewer than
+    2^16 distinct lengths and sequences in a bin; else all are wide. So kernels are compiled for two kinds of plans.
+    Narrow tables matter to a mixture, whose plans push each other out of the processor's caches.
     """
 
     lengths: NDArray[np.int32]
@@ -110,7 +115,7 @@ class PlanIndex:
     counts: NDArray[np.int64]
     """Number of sequences of each length: int64 [D]."""
     pool_starts: NDArray[np.int64]
-    """The first of each length's ids in the pool array: int64 [D]."""
+    """Index in the pool array of the first id of each length: int64 [D]."""
     first_bin: Numbers
     """First bin of each template, and the number of bins at the end: int32 or int64 [T + 1]."""
     first_repeat: Numbers
@@ -124,19 +129,20 @@ class PlanIndex:
     template_size: ShortNumbers
     """Number of sequences in each template: uint16 or int32 [T]."""
     lookup: NDArray[np.int32]
-    """The template of bin b lies in [lookup[b >> lookup_shift], lookup[(b >> lookup_shift) + 1]]."""
+    """Bounds for a bisection: the template of bin b is at least lookup[b >> lookup_shift], and at most the entry after
+    it."""
     lookup_shift: int
-    """See `lookup`."""
+    """Number of bits by which a bin's number is shifted to index `lookup`."""
     max_sequences_per_bin: int
     """The most sequences in any template; 0 for a plan without bins."""
     max_seq_len: int
     """A bin's capacity in tokens."""
     rooms: NDArray[np.int32]
-    """Tokens of a bin that each length takes: int32 [D]. It is the length itself, unless lengths are numbers of
-    classes.
+    """Tokens of a bin that each length takes: int32 [D]. This is the length itself, unless the plan is of classes: then
+    `lengths` are their numbers.
     """
     pool_size: int
-    """Entries of the pool that `pool_starts` refers to."""
+    """Number of entries of the pool that `pool_starts` indexes. A locality window's plan has the whole epoch's pool."""
 
     @property
     def num_bins(self) -> int:
@@ -155,17 +161,17 @@ class PlanIndex:
 
     @cached_property
     def bin_tables(self) -> BinTables:
-        """The tables that kernels read to find bins."""
+        """The tables that kernels read to find the templates of bins."""
         return BinTables(*(getattr(self, name) for name in BinTables._fields))
 
     @cached_property
     def draw_tables(self) -> DrawTables:
-        """The tables that kernels read to draw the ids of bins that are found."""
+        """The tables that kernels read to draw the ids of bins whose templates are found."""
         return DrawTables(*(getattr(self, name) for name in DrawTables._fields))
 
     @cached_property
     def repeat_tables(self) -> RepeatTables:
-        """The tables that kernels read on the way back; made on first use, since streams never need them."""
+        """The tables that kernels read to locate ids; made on first use, since streams never need them."""
         num_templates, num_lengths = len(self.template_size), len(self.lengths)
         by_length = np.argsort(self.repeat_length, kind="stable")
         return RepeatTables(
@@ -209,11 +215,11 @@ class PlanIndex:
 
     @property
     def is_wide(self) -> bool:
-        """Whether its tables are as wide as those of the largest plans."""
+        """Whether the tables are wide."""
         return self.first_bin.dtype == _WIDE[0]
 
     def widened(self) -> "PlanIndex":
-        """Returns the plan with tables as those of the largest plans.
+        """Returns the same plan with wide tables.
 
         Example:
             >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).widened().first_bin.dtype
@@ -237,7 +243,7 @@ class PlanIndex:
             templates: template → multiplicity.
             counts: length in tokens → number of sequences.
             max_seq_len: a bin's capacity in tokens.
-            budgets: where templates and counts are of classes of sizes: what these take of a bin.
+            budgets: sizes of classes, if templates and counts have class numbers instead of lengths; else None.
 
         Raises:
             ValueError: a template is not a descending tuple of at most max_seq_len tokens, or the plan does not use
@@ -246,9 +252,9 @@ class PlanIndex:
         lengths = np.array(sorted(length for length, count in counts.items() if count), dtype=np.int32)
         index_of = {int(length): i for i, length in enumerate(lengths)}
         counts_array = np.array([counts[int(length)] for length in lengths], dtype=np.int64)
-        drawn = [0] * len(lengths)
+        drawn = [0] * len(lengths)  # draws of each length that the templates so far take
         first_bin, first_repeat, sizes = [0], [0], []
-        repeats: list[tuple[int, int, int]] = []
+        repeats: list[tuple[int, int, int]] = []  # (index of the length, copies, first draw)
         for template, multiplicity in canonical_templates(templates):
             _check_template(template, multiplicity, max_seq_len, budgets)
             for length, group in groupby(template):
@@ -294,6 +300,7 @@ class PlanIndex:
 
 
 def _check_template(template: Template, multiplicity: int, max_seq_len: int, budgets: Budgets | None) -> None:
+    """Raises a ValueError if a template does not descend, is not used, or does not fit a bin."""
     if not template or multiplicity < 1 or any(a < b for a, b in pairwise(template)):
         raise ValueError(
             f"template {list(template)[:8]} × {multiplicity} is not a descending list of lengths used at least once"

@@ -1,7 +1,11 @@
-"""The compiled loops over a plan: from positions to bins and their ids, and from ids back to positions.
+"""The compiled loops over a plan: from bins to their ids, and from ids back to positions.
 
 Owns the loops that `EpochView` runs without the GIL, and `Column`, one type for arrays of 32 and of 64 bits, so that a
-kernel is compiled once for both. Leaves the plan's tables to `plan_index`.
+kernel is compiled once for both. Leaves the plan's tables, which these loops read, to `plan_index`, and permuting draws
+to `draws`.
+
+A function that `kernel_or` gets as its argument, such as `_find_bins`, is the kernel's plain form: it does the same in
+NumPy until the kernel is compiled.
 """
 
 from typing import Any, NamedTuple
@@ -17,33 +21,37 @@ from packhorse.epoch.vector_instructions import LANES, fill_lanes, prefetch
 
 _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
 _PREFETCHED_AT_ONCE = np.uint64(4)
-"""Entries prefetched with each repeat of a block: more than its draws, on average, and a divisor of BLOCK."""
+"""Entries of the block before that are prefetched with each write of draws. More than the draws of a write on average,
+so all are prefetched before the block is full; and a divisor of BLOCK."""
 
-_LINE_BYTES = 64  # of a cache
+_LINE_BYTES = 64  # bytes of a cache line
 _ROWS_IN_LINE = _LINE_BYTES // (8 * ROW_WIDTH)
-_LOADING_PAYS = 32  # a table is loaded unless it is this many times longer than the number of bins that read it
+_LOADING_PAYS = 32  # tables are read ahead by `_load` if they have at most this many entries for each bin
 _NO_32, _NO_64 = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
 _READ_32, _READ_64 = read_only(_NO_32), read_only(_NO_64)
 
 
 class Column(NamedTuple):
-    """Numbers of either width; at most one of the arrays has any."""
+    """An array of numbers of either width; the field of the other width is empty."""
 
     narrow: NDArray[np.uint32]
+    """The array if it is of 32 bits."""
     wide: NDArray[np.int64]
+    """The array if it is of 64 bits."""
 
 
 def written(array: NDArray[np.uint32 | np.int64] | None) -> Column:
-    """Returns an array that a kernel writes as a column; an empty one for None."""
+    """Returns the column of an array that a kernel writes; an empty column for None."""
     return _column(array, _NO_32, _NO_64)
 
 
 def read(array: NDArray[np.uint32 | np.int64] | None) -> Column:
-    """Returns a `read_only` array that a kernel reads as a column; an empty one for None."""
+    """Returns the column of a `read_only` array that a kernel reads; an empty column for None."""
     return _column(array, _READ_32, _READ_64)
 
 
 def _column(array: Any, no_32: NDArray[np.uint32], no_64: NDArray[np.int64]) -> Column:
+    """Returns the column of an array; the other field gets one of the two empty arrays."""
     if array is None:
         return Column(no_32, no_64)
     return Column(array, no_64) if array.dtype == np.uint32 else Column(no_32, array)
@@ -51,9 +59,9 @@ def _column(array: Any, no_32: NDArray[np.uint32], no_64: NDArray[np.int64]) -> 
 
 @kernel_part
 def fetch_column(entries: Any, num: Any, begin: Any, column: Any, out: Any) -> None:
-    """out[begin + i] = column[entries[i]] for the first `num` entries; nothing for an empty column.
+    """Writes out[begin + i] = column[entries[i]] for the first `num` entries; does nothing for an empty column.
 
-    `column` and `out` are Columns; `out` is wide where `column` is.
+    `column` and `out` are Columns; if `column` is wide, so is `out`.
     """
     if len(column.wide):
         for i in range(num):
@@ -79,7 +87,7 @@ def prefetch_column(entries: Any, first: Any, num: Any, column: Any) -> None:
 
 @inlined
 def _template_of(tables: Any, bin_number: Any) -> Any:
-    """The last template with first_bin <= bin_number."""
+    """Returns the template of a bin, by bisection: the last one with first_bin <= bin_number."""
     low = tables.lookup[bin_number >> tables.lookup_shift]
     high = tables.lookup[(bin_number >> tables.lookup_shift) + 1]
     while low < high:
@@ -96,13 +104,13 @@ def _find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
 
 
 def _templates_of(tables: Any, bin_numbers: Any) -> Any:
-    """The last template with first_bin <= bin number, for each: int64 [N]."""
+    """Returns the template of each bin in NumPy: int64 [N]; as `_template_of`."""
     return np.searchsorted(tables.first_bin[:-1], bin_numbers, side="right") - 1
 
 
 @kernel_or(_find_costs)
 def find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
-    """Replaces each bin's number in the plan, in `costs_out`, by its cost."""
+    """Replaces the numbers of bins in the plan, in `costs_out`, by their costs: int64 [N]."""
     for p in range(len(costs_out)):
         costs_out[p] = template_costs[_template_of(tables, costs_out[p])]
 
@@ -110,6 +118,7 @@ def find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
 def _find_bins(
     tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
 ) -> Any:
+    """Does the same as `find_bins`, in NumPy."""
     templates = _templates_of(tables, copy_out)
     template_out[:] = templates
     copy_out -= tables.first_bin[templates]
@@ -122,10 +131,18 @@ def _find_bins(
 def find_bins(
     tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
 ) -> Any:
-    """Finds each bin's template, the copy of it that the bin is, and its number of sequences.
+    """Finds each bin's template, which copy of it the bin is, and its number of sequences.
 
-    `copy_out` holds each bin's number in the plan, and gets the copy. `numbers_out` gets the template, counted from
-    `first_template`. Returns a number without meaning, see `_load`.
+    Args:
+        tables: `PlanIndex.bin_tables`.
+        first_template: number to add to a template's for `numbers_out`.
+        template_out: receives each bin's template: int64 [N].
+        copy_out: numbers of the bins in the plan; receives the copy, from 0: int64 [N].
+        sizes_out: receives each bin's number of sequences: int64 [N].
+        numbers_out: receives first_template + the bin's template: int64 [N].
+
+    Returns:
+        A number without meaning, see `_load`.
     """
     loaded = 0
     if _LOADING_PAYS * len(copy_out) > len(tables.lookup):
@@ -142,10 +159,11 @@ def find_bins(
 
 @kernel_part
 def _load(table: Any) -> Any:
-    """Reads a table's cache lines in order, and returns their sum, without which the compiler would leave this out.
+    """Reads a table's cache lines in order, so that they are in the cache; returns a sum of what it read.
 
     The plans of a mixture push each other's tables out of the cache. Reading a table in the order of the bins would
-    wait for each line by itself, while lines in a row are prefetched by the processor.
+    wait for each line, while the processor prefetches consecutive lines. The compiler would remove this loop if nobody
+    got the sum.
     """
     total = np.int64(0)
     for i in range(0, len(table), _LINE_BYTES // table.itemsize):
@@ -166,6 +184,7 @@ def _draw_ids(
     lengths_out: Any,
     first_tokens_out: Any,
 ) -> Any:
+    """Does the same as `draw_ids`, in NumPy: bins → repeats → draws → entries of the pool."""
     begins, ends = (tables.first_repeat[templates + at].astype(np.int64) for at in (0, 1))
     repeats, which = _ranges(begins, ends - begins)
     num = tables.repeat_copies[repeats].astype(np.int64)
@@ -184,7 +203,7 @@ def _draw_ids(
 
 
 def _ranges(firsts: Any, sizes: Any) -> Any:
-    """The numbers firsts[i], firsts[i] + 1, …, sizes[i] of them for every i, one after the other; and each one's i."""
+    """Returns the ranges firsts[i], firsts[i] + 1, … of sizes[i] numbers each, end to end; and the i of each number."""
     which = np.repeat(np.arange(len(sizes)), sizes)
     return np.arange(len(which)) + (firsts - np.cumsum(sizes) + sizes)[which], which
 
@@ -203,12 +222,26 @@ def draw_ids(
     lengths_out: Any,
     first_tokens_out: Any,
 ) -> Any:
-    """Writes the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
+    """Writes the ids and lengths of the bins that `find_bins` found, and their first tokens if the pool has pieces.
 
-    Draws are made and permuted in blocks that stay in the first cache. A block's entries lie all over the pool, so they
-    are prefetched while the next block's draws are made. Bins are written one after the other, from `begin` on. `words`
-    is as `no_draws` takes it; `pool`, `first_tokens`, `ids_out` and `first_tokens_out` are `Column`s. Returns the
-    bins' number of tokens, int64, and a number without meaning, see `_load`.
+    Draws are made and permuted in blocks that stay in the first-level cache. A block's entries lie all over the pool,
+    so they are prefetched while the next block's draws are made, and read after that.
+
+    Args:
+        tables: `PlanIndex.draw_tables`.
+        pool_rows: a parameter row for each length: uint64 [D, ROW_WIDTH].
+        pool: ids of the pool, a `Column`.
+        first_tokens: first tokens of the pool's entries, a `Column`; empty if there are no pieces.
+        words: an array of the dtype of `Draws.words`, as `no_draws` takes it.
+        templates: template of each bin: int64 [N].
+        copies: which copy of its template each bin is: int64 [N].
+        begin: index in the outputs from which bins are written, one after another.
+        ids_out: receives ids, a `Column`.
+        lengths_out: receives lengths in tokens: int32.
+        first_tokens_out: receives first tokens, a `Column`.
+
+    Returns:
+        The number of tokens of all bins, and a number without meaning, see `_load`.
     """
     loaded = 0
     if _LOADING_PAYS * len(templates) > len(tables.repeat_length):
@@ -217,7 +250,7 @@ def draw_ids(
         for row in range(0, len(pool_rows), _ROWS_IN_LINE):
             loaded += np.int64(pool_rows[row, SIZE])
     draws, lengths = no_draws(words), np.empty(BLOCK, np.int32)
-    entries = np.empty(BLOCK, words.dtype)  # of the block before, which are prefetched
+    entries = np.empty(BLOCK, words.dtype)  # pool entries of the block before, which are prefetched
     for s in range(BLOCK):
         entries[s] = 0
     num = num_before = first = num_tokens = np.uint64(0)  # unsigned: no index is checked for being below 0
@@ -229,7 +262,7 @@ def draw_ids(
             length = tables.lengths[length_index]
             num_tokens += np.uint64(length) * copies_left
             while copies_left:
-                if num > _LAST_LANES:
+                if num > _LAST_LANES:  # the block is full: write the one before, and permute this one
                     fetch_column(entries, num_before, done, pool, ids_out)
                     fetch_column(entries, num_before, done, first_tokens, first_tokens_out)
                     done += num_before
@@ -256,7 +289,7 @@ def draw_ids(
 
 @kernel_part
 def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
-    """Copies the first lengths of a block into the output, from `begin` on."""
+    """Copies the first `num` lengths of a block into the output, from `begin` on."""
     for i in range(num):
         lengths_out[begin + i] = lengths[i]
 
@@ -264,6 +297,7 @@ def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
 def _find_entries(
     tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
 ) -> int:
+    """Does the same as `find_entries`, in NumPy."""
     lows, highs = np.empty((2, len(tables.counts), len(wanted)), np.int64)
     for i, (begin, num) in enumerate(zip(tables.pool_starts.tolist(), tables.counts.tolist(), strict=True)):
         of_length = pool[begin : begin + num]
@@ -289,10 +323,22 @@ def _find_entries(
 def find_entries(
     tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
 ) -> int:
-    """Finds ids in the pool and returns the number of rows; rows beyond the arrays' size are only counted.
+    """Finds ids in the pool, by bisection among the ids of each length.
 
-    Every wanted id has at least one row, in the order of `wanted`: (which id, index into lengths, index into the pool),
-    with -1 for both indices where the dataset lacks it. It has several only where the pool holds pieces.
+    Every wanted id has a row, or several if the pool has pieces, in the order of `wanted`. A row is (index into
+    `wanted`, index into lengths, index into the pool); the last two are -1 if the dataset lacks the id.
+
+    Args:
+        tables: `PlanIndex.tables`.
+        pool: ids ascending by (length, id).
+        wanted: ids: int64 [n].
+        has_pieces: whether an id may come several times.
+        which_out: receives the rows' first numbers: int64 [rows that fit].
+        length_index_out: receives their second numbers.
+        entry_out: receives their third numbers.
+
+    Returns:
+        The number of rows; rows beyond the arrays' size are only counted.
     """
     num_rows = 0
     for w in range(len(wanted)):
@@ -337,6 +383,7 @@ def _locate_entries(
     position_out: Any,
     index_in_bin_out: Any,
 ) -> None:
+    """Does the same as `locate_entries`, in NumPy."""
     (found,) = np.nonzero(entries >= 0)
     lengths = length_indices[found]
     draws = unpermuted(pool_rows[lengths], (entries[found] - tables.pool_starts[lengths]).astype(np.uint64))
@@ -366,9 +413,20 @@ def locate_entries(
     position_out: Any,
     index_in_bin_out: Any,
 ) -> None:
-    """Finds the position and index in its bin of each of the pool's entries; an entry of -1 is left out.
+    """Finds the position, and the index in its bin, of entries of the pool; an entry of -1 is left out.
 
-    A draw's repeat is found by bisection among the repeats of its length.
+    From an entry follows its draw, by the inverse permutation; from the draw its repeat, by bisection among the repeats
+    of its length; from these its bin; and from the bin its position.
+
+    Args:
+        tables: `PlanIndex.tables`.
+        repeats: `PlanIndex.repeat_tables`.
+        pool_rows: a parameter row for each length: uint64 [D, ROW_WIDTH].
+        bin_row: the parameter row of the bins.
+        length_indices: index into lengths of each entry: int64 [n].
+        entries: indices into the pool: int64 [n].
+        position_out: receives positions: int64 [n].
+        index_in_bin_out: receives indices in the bins: int64 [n].
     """
     for e in range(len(entries)):
         if entries[e] < 0:

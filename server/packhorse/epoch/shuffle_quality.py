@@ -1,7 +1,7 @@
-"""How well epochs shuffle with locality windows: what these change in the order, and in what is read from disk.
+"""How well epochs are shuffled with locality windows, and how much less is read from disk: measures of both.
 
-Owns the measures. Leaves windows to `windows`, tables and pictures to `packhorse.analysis`. How often bin-mates meet
-again is in `bin_mates`.
+Leaves windows to `sources/windows`, tables and pictures to `packhorse.analysis`, and how often bin-mates meet again to
+`bin_mates`.
 """
 
 from dataclasses import dataclass
@@ -15,35 +15,35 @@ from packhorse.epoch.sources.windows import WindowedView
 
 BYTES_PER_TOKEN = 4
 PAGE_BYTES = 4096
-NEAR = 0.01  # of an epoch, within which positions are near each other
-_CELLS = 16
+NEAR = 0.01  # positions that differ by at most this share of an epoch count as near
+_CELLS = 16  # parts of the corpus, and of the epoch, for the chi-square statistic
 _BINS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleQuality:
-    """The effect of windows on the order and on disk reads. The corpus is ordered by ids."""
+    """The effect of windows on the order and on disk reads, if the corpus lies on disk in the order of ids."""
 
     num_windows: int
-    """W; 1 is the global shuffle."""
+    """W, the number of windows; 1 is the global shuffle."""
     chi_square: float
-    """Pearson's statistic of 16 parts of the corpus by 16 parts of the epoch, divided by its degrees of freedom. Ideal:
-    1.
+    """Pearson's statistic of how 16 parts of the corpus spread over 16 parts of the epoch, divided by its degrees of
+    freedom. It is 1 for an ideal shuffle.
     """
     neighbours: float
-    """How often neighbours in the corpus are within 1 % of an epoch, relative to chance. Ideal: 1."""
+    """How often neighbours in the corpus come within 1 % of an epoch, relative to chance; 1 for an ideal shuffle."""
     return_epochs: float
-    """1 % of sequences come again after less than this, in epochs. Ideal: 0.14."""
+    """Epochs after which 1 % of the sequences have come again in the next epoch; 0.14 for an ideal shuffle."""
     read: float
-    """Bytes read, relative to the bytes of all tokens, if the page cache holds only the pages of one window."""
+    """Bytes read from disk, relative to the bytes of all tokens, if the page cache holds the pages of one window."""
     read_globally: float
-    """The same with a global shuffle and a cache of the same size. With a cache for everything it is 1."""
+    """Bytes read with a global shuffle and a page cache of the same size, relative to the bytes of all tokens."""
 
 
 def shuffle_quality(
     plan: PlanIndex, pool: PoolArray, num_windows: int, *, seed: int = 0, first_tokens: PoolArray | None = None
 ) -> ShuffleQuality:
-    """Measures how two epochs of a plan shuffle with windows. Needs about 50 bytes of memory per sequence.
+    """Measures two epochs of a plan that are shuffled in windows. Needs about 50 bytes of memory for each sequence.
 
     Example:
         >>> plan = PlanIndex.build({(4, 4): 512}, {4: 1024}, 8)
@@ -54,8 +54,8 @@ def shuffle_quality(
     Args:
         plan: the plan's tables.
         pool: as in `EpochView`.
-        num_windows: W, in [1, 2^20].
-        seed: of the run.
+        num_windows: W, the number of windows, in [1, 2^20].
+        seed: the run's seed.
         first_tokens: as in `EpochView`.
 
     Raises:
@@ -72,6 +72,7 @@ def shuffle_quality(
     gaps = (num_bins - positions + again) / num_bins
     parts = np.searchsorted(first.window_starts, positions, side="right")
     plain_positions, _ = _in_corpus_order(plain)
+    # Of random pairs, a share of 2 · NEAR - NEAR² is near.
     return ShuffleQuality(
         num_windows=num_windows,
         chi_square=_chi_square(positions, num_bins),
@@ -83,7 +84,7 @@ def shuffle_quality(
 
 
 def _in_corpus_order(view: WindowedView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions and lengths of all sequences by id: int64 [n] each."""
+    """Returns the positions and lengths of all sequences, by ascending id: int64 [n] each."""
     ids, starts, lengths, positions = [], [], [], []
     for first in range(0, view.num_bins, _BINS_AT_ONCE):
         bins = view.bins(np.arange(first, min(first + _BINS_AT_ONCE, view.num_bins)))
@@ -96,7 +97,7 @@ def _in_corpus_order(view: WindowedView) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _chi_square(positions: NDArray[np.int64], num_bins: int) -> float:
-    """Pearson's statistic of (part of the corpus, part of the epoch) over its degrees of freedom."""
+    """Returns Pearson's statistic of (part of the corpus, part of the epoch), divided by its degrees of freedom."""
     of_corpus = np.arange(len(positions)) * _CELLS // len(positions)
     table = np.zeros((_CELLS, _CELLS))
     np.add.at(table, (of_corpus, positions * _CELLS // num_bins), 1)
@@ -106,14 +107,16 @@ def _chi_square(positions: NDArray[np.int64], num_bins: int) -> float:
 
 
 def _read(parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
-    """Bytes of the distinct pages that each part of the epoch touches, over those of all tokens.
+    """Returns the bytes of all pages read, relative to those of all tokens; each part of an epoch reads a page once.
 
-    Each sequence's part and length in tokens are in corpus order: int64 [n].
+    Args:
+        parts: part of the epoch in which each sequence comes, in the order of the corpus: int64 [n].
+        lengths: lengths in tokens, in the same order: int64 [n].
     """
     ends = np.cumsum(lengths) * BYTES_PER_TOKEN
     order = np.argsort(parts, kind="stable")
     part, last = parts[order], (ends[order] - 1) // PAGE_BYTES
     first = (ends - lengths * BYTES_PER_TOKEN)[order] // PAGE_BYTES
-    shared = (part[1:] == part[:-1]) & (first[1:] == last[:-1])  # the page that the sequence before ends in
+    shared = (part[1:] == part[:-1]) & (first[1:] == last[:-1])  # begins in the page in which the sequence before ends
     num_pages = int((last - first + 1).sum() - shared.sum())
     return num_pages * PAGE_BYTES / float(ends[-1])

@@ -1,7 +1,7 @@
-"""The vector and prefetch instructions of kernels, for which the compiler needs help.
+"""Vector and prefetch instructions for kernels, which the compiler does not find by itself.
 
-Owns them as intrinsics of Numba: a loop over a few equal or consecutive numbers would become as many stores. Without
-Numba only the constants are of use.
+Owns them as intrinsics of Numba, functions that write instructions of LLVM. The compiler would turn a loop that writes
+8 equal numbers into 8 stores; here it is one. Without Numba only the constants are used.
 """
 
 from typing import Any
@@ -17,19 +17,20 @@ if HAS_NUMBA:
     _READ, _INTO_SECOND_CACHE, _DATA = (ir.Constant(_INT32, number) for number in (0, 2, 1))
 
 LANES = 8
-"""Numbers that are written at once."""
+"""Numbers that `fill_lanes` and `count_lanes` write at once."""
 
 WIDE_LANES = 16
-"""Numbers that are copied at once; most bins have fewer sequences."""
+"""Numbers that `copy_lanes` copies at once; most bins have fewer sequences."""
 
 
 def _intrinsic(function: Any) -> Any:
+    """Decorates as Numba's `intrinsic`: a call compiles to what `generate` writes. Without Numba, changes nothing."""
     return intrinsic(function) if HAS_NUMBA else function
 
 
 @_intrinsic
 def fill_lanes(_: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index : index + LANES] = value, for integers and an unsigned index; nothing is checked."""
+    """Compiles to array[index : index + LANES] = value, for integers and an unsigned index; checks no bounds."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _store(context, builder, signature, arguments, [0] * LANES)
@@ -40,7 +41,7 @@ def fill_lanes(_: Any, array: Any, index: Any, value: Any) -> Any:
 
 @_intrinsic
 def count_lanes(_: Any, array: Any, index: Any, first: Any) -> Any:
-    """array[index : index + LANES] = first, first + 1, …; otherwise as `fill_lanes`."""
+    """Compiles to array[index : index + LANES] = first, first + 1, …; otherwise as `fill_lanes`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _store(context, builder, signature, arguments, list(range(LANES)))
@@ -51,9 +52,9 @@ def count_lanes(_: Any, array: Any, index: Any, first: Any) -> Any:
 
 @_intrinsic
 def copy_lanes(_: Any, values: Any, index: Any, array: Any, to: Any) -> Any:
-    """array[to : to + WIDE_LANES] = values[index : index + WIDE_LANES], of one type; indices are unsigned.
+    """Compiles to array[to : to + WIDE_LANES] = values[index : index + WIDE_LANES].
 
-    Nothing is checked.
+    Both arrays have the same type of integers, and indices are unsigned. Checks no bounds.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -69,9 +70,9 @@ def copy_lanes(_: Any, values: Any, index: Any, array: Any, to: Any) -> Any:
 
 @_intrinsic
 def prefetch(_: Any, array: Any, index: Any) -> Any:
-    """Prefetches the memory of array[index], for an unsigned index; nothing is checked.
+    """Compiles to a prefetch of array[index], for an unsigned index. Checks no bounds.
 
-    It goes into the second cache: misses of the first cache hold up every other read.
+    It loads into the second-level cache: if it loaded into the first, its misses would hold up every other read.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -85,7 +86,7 @@ def prefetch(_: Any, array: Any, index: Any) -> Any:
 
 
 def _store(context: Any, builder: Any, signature: Any, arguments: Any, added: list[int]) -> None:
-    """Stores the third argument, plus a number for each lane, in the first one from the second one's index on."""
+    """Writes instructions for arguments (array, index, value): array[index + lane] = value + added[lane]."""
     kind = signature.args[0].dtype
     element = context.get_value_type(kind)
     lanes = ir.VectorType(element, LANES)
@@ -99,7 +100,7 @@ def _store(context: Any, builder: Any, signature: Any, arguments: Any, added: li
 
 
 def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, first: int = 0) -> Any:
-    """Returns the address of an element; the array is the argument number `first`, and the next one is the index."""
+    """Writes instructions for the address of array[index]; the array is argument number `first`, the index the next."""
     array = context.make_array(signature.args[first])(context, builder, arguments[first])
     index = context.cast(builder, arguments[first + 1], signature.args[first + 1], types.uint64)
     return builder.gep(array.data, [index])

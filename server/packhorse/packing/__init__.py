@@ -1,6 +1,7 @@
-"""Packing: lengths and histograms become plans. Pure; importing needs NumPy only.
+"""Packing: from lengths, or their histogram, to a plan of bins. Pure functions, without files or threads.
 
-Modules with compiled code need Numba, and are loaded when they are first asked for.
+This file only exports. Importing it needs no more than NumPy: the names in `_COMPILED_PARTS` need Numba, so their
+modules are loaded when a name is first used.
 """
 
 from importlib import import_module
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from packhorse.packing.on_demand.online import OnlineBin, OnlineItem, OnlinePacker
     from packhorse.packing.split import halve_into, laid_end_to_end, split_to_multiple
 
+# Name → the module that has it.
 _COMPILED_PARTS = {
     "OnlineBin": "on_demand.online",
     "OnlineItem": "on_demand.online",
@@ -90,7 +92,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what needs Numba."""
+    """Loads a name that needs Numba."""
     if name not in _COMPILED_PARTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_COMPILED_PARTS[name]}"), name)

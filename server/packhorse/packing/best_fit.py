@@ -1,8 +1,11 @@
-"""Packers on groups of equal bins: best-fit-decreasing, worst-fit-decreasing, and balanced packing.
+"""Packers of a histogram that move groups of equal bins at once: best-fit, worst-fit and balanced.
 
-Owns the packer that `auto` starts with, in O(distinct lengths · log) the same bins as sequence by sequence, and the
-loops that the decreasing packers share: one fills a bin before the next, one deals a length out bin by bin. Leaves
-published packers to `packhorse.reference_packers`, checks and bounds to `registry`.
+A packer that goes through the sequences by descending length makes many equal bins. Kept as one group, they take
+sequences together, so best-fit gives the same bins in O(distinct lengths · log) instead of a step for each sequence.
+
+Owns these packers, the plan that "auto" starts with (`first_plan`), and two loops for packers by other keys:
+`fill_decreasing` fills a bin before it goes to the next one, `spread_decreasing` gives each bin one sequence in turn.
+Leaves packers that exist for comparison to `packhorse.reference_packers`, and names and checks to `registry`.
 
 Every packer takes (length, count) pairs by descending length, as `checked_counts` returns them, the capacity in tokens
 and the most sequences in a bin, and returns template → multiplicity.
@@ -17,26 +20,29 @@ from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Packing, Template
 
 NEAR_GAP = 5e-5
-"""How far above the lower bound, as a share of it, a plan is good enough for "auto"."""
+"""A plan that is at most this share above the lower bound is good enough for "auto"."""
 
 _Chain = tuple[Any, int, int] | None
-"""The content of a bin: (what came before, length, copies), so that bins share what they have in common."""
+"""The content of a bin as a linked list: (the content before, length, copies). Bins share what they have in common."""
 _FastGroup = tuple[int, int, int, int, _Chain]
-"""Equal bins: (room in tokens, distinct stamp, number of bins, sequences in each, content)."""
+"""Equal bins: (room in tokens, stamp, number of bins, sequences in each, content). The stamp counts changes; it is
+distinct, and orders groups with equal room by age."""
 
 
 def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs each sequence into the fullest bin with room; among equally full bins, into the one touched first.
+    """Packs each sequence, longest first, into the fullest bin with room; of equal ones, into the one changed earliest.
 
-    A bin that takes one sequence of a length is then the fullest of all and takes the next ones too, so a length fills
-    whole groups of equal bins at once, and leaves at most three new groups.
+    A bin that takes a sequence is the fullest of all then, and takes the next ones of this length too. So a length
+    fills whole groups of equal bins at once. Only the last group that it comes to is split, into at most three: bins
+    that took as many as fit, one that took the rest, and bins that took none.
     """
-    open_groups: list[_FastGroup] = []  # heap, least room first: groups with room for the length in hand
-    waiting: list[tuple[int, _FastGroup]] = []  # heap, most room first: groups that shorter lengths will fit into
+    open_groups: list[_FastGroup] = []  # heap, least room first: groups with room for the current length
+    waiting: list[tuple[int, _FastGroup]] = []  # heap, most room first: groups that only shorter lengths fit into
     closed: list[_FastGroup] = []
     stamp = 0
 
     def put_back(group: _FastGroup, length: int) -> None:
+        """Adds a group to the list that it belongs to while sequences of `length` are packed."""
         if group[3] == limit or not group[0]:
             closed.append(group)
         elif group[0] >= length:
@@ -75,11 +81,11 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
 
 
 def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs into a number of bins found by bisection, beginning at the lower bound.
+    """Packs into as few bins as possible if sequences are spread evenly; finds their number by bisection.
 
-    All bins are open from the start. Each sequence, longest first, goes into the emptiest bin that has fewer than
-    `limit`; if one fits nowhere, there are too few bins. Equal bins move as one (see `Dealer`), so the time does not
-    grow with the number of sequences.
+    For a number of bins, all are open from the start. Each sequence, longest first, goes into the emptiest bin that has
+    fewer than `limit` sequences. If one fits nowhere, there are too few bins. Equal bins are one group (see `Dealer`),
+    so the time does not grow with the number of sequences.
     """
     too_few = bound_of_pairs(pairs, capacity, limit) - 1
     step = 1
@@ -98,7 +104,7 @@ def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter
 
 
 def _into(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template] | None:
-    """Fills the bins evenly; None if they do not hold everything."""
+    """Spreads all sequences over `num_bins` bins; None if one fits nowhere."""
     dealer = Dealer(limit, most_room)
     dealer.open_bins(num_bins, capacity)
     if any(dealer.deal(length, count) for length, count in pairs):
@@ -107,7 +113,7 @@ def _into(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int
 
 
 def first_plan(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Packing:
-    """Returns best-fit's plan or, where a limit of sequences leaves it far above the bound, the balanced one."""
+    """Returns best-fit's plan, or the balanced one if a limit of sequences leaves best-fit far above the bound."""
     bound = bound_of_pairs(pairs, capacity, limit)
     plan = Packing(templates=best_fit_decreasing(pairs, capacity, limit), algorithm="best-fit", lower_bound=bound)
     if not pairs or is_near(plan) or limit >= capacity // pairs[-1][0]:
@@ -119,22 +125,23 @@ def first_plan(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Packi
 
 
 def is_near(plan: Packing) -> bool:
-    """Whether a plan is within `NEAR_GAP` of its lower bound."""
+    """Returns whether a plan is within `NEAR_GAP` of its lower bound."""
     return plan.templates.total() - plan.lower_bound <= NEAR_GAP * plan.lower_bound
 
 
 _Group = tuple[tuple[int, int], int, int, int, int, int, _Chain]
-"""Equal bins, opened one after the other: (key, room in tokens, number of the first in the order of opening, stamp of
-the last touch, number of bins, sequences in each, content)."""
+"""Equal bins that were opened one after another: (key, room in tokens, number of the first of them in the order of
+opening, stamp of their last change, number of bins, sequences in each, content)."""
 
 Key = Callable[[int, int, int], tuple[int, int]]
-"""(room, number of the first bin, stamp) → key. The group with the smallest key is taken first; keys are distinct."""
+"""A packer's preference: (room, number of the first bin, stamp), as in `_Group` → key. The group with the smallest key
+takes sequences first; keys are distinct."""
 
 
 def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key: Key) -> Counter[Template]:
-    """Packs longest first; a bin takes as many of a length as it can before the next bin does.
+    """Packs longest first; a bin takes as many sequences of a length as it can before the next bin takes one.
 
-    A length then fills whole groups and leaves at most three new ones: O(distinct lengths · log).
+    So a length fills whole groups of equal bins at once: O(distinct lengths · log).
 
     Example:
         >>> first_fit = lambda room, first, stamp: (first, 0)
@@ -145,19 +152,20 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
         pairs: (length, count) by descending length, as packers get them; not checked.
         capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
-        key: (room, number of the first bin in the order of opening, stamp of the last touch) of equal bins → their key;
-            of the bins with room, those with the smallest key are taken first. Keys are distinct.
+        key: (room, number of the first bin in the order of opening, stamp of the last change) of equal bins → their
+            key. Of the bins with room, those with the smallest key are filled first. Keys are distinct.
 
     Returns:
         Template → multiplicity.
     """
-    open_groups: list[_Group] = []  # with room for the length in hand
-    waiting: list[tuple[int, int, _Group]] = []  # most room first: shorter lengths will fit
+    open_groups: list[_Group] = []  # heap, smallest key first: groups with room for the current length
+    waiting: list[tuple[int, int, _Group]] = []  # heap, most room first: groups that only shorter lengths fit into
     closed: list[_Group] = []
     num_opened = 0
     stamp = 0
 
     def put_back(group: _Group, length: int) -> None:
+        """Adds a group to the list that it belongs to while sequences of `length` are packed."""
         room = group[1]
         if group[5] == limit or not room:
             closed.append(group)
@@ -200,10 +208,11 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
 
 
 class Dealer:
-    """Open bins that sequences are dealt to one by one, each to the bin with the smallest key: the most room first.
+    """Open bins to which sequences are dealt one by one, each to the bin with the smallest key.
 
-    Equal bins take one sequence each, one after the other, so a group moves as one. A length may move every group more
-    than once, but a group never moves more often than it has sequences at the end.
+    Keys put the most room first. So equal bins take one sequence each, one after another, and are handled as one group.
+    A length may come to a group more than once, but a group is never handled more often than its bins have sequences in
+    the end.
     """
 
     def __init__(self, limit: int, key: Key) -> None:
@@ -222,7 +231,7 @@ class Dealer:
         self._num_opened += num_bins
 
     def deal(self, length: int, count: int) -> int:
-        """Deals sequences of a length to the open bins; returns how many of them fit nowhere."""
+        """Deals sequences of a length to the open bins; returns how many of them fit into no open bin."""
         while count and self._open and self._open[0][1] >= length:
             self._stamp += 1
             _, room, first, touched, num_bins, size, content = heapq.heappop(self._open)
@@ -243,6 +252,7 @@ class Dealer:
         return _templates([group[4] for group in groups], [group[6] for group in groups])
 
     def _put_back(self, room: int, first: int, stamp: int, num_bins: int, size: int, content: _Chain) -> None:
+        """Adds a group, see `_Group`, to the closed ones if its bins are full, else to the open ones."""
         group = (self._key(room, first, stamp), room, first, stamp, num_bins, size, content)
         if size == self._limit or not room:
             self._closed.append(group)
@@ -253,7 +263,7 @@ class Dealer:
 def spread_decreasing(
     pairs: list[tuple[int, int]], capacity: int, limit: int, key: Key, *, one_per_new_bin: bool
 ) -> Counter[Template]:
-    """Packs longest first, each sequence by itself into the bin with the smallest key.
+    """Packs longest first, one sequence at a time, each into the bin with the smallest key.
 
     Example:
         >>> worst_fit = lambda room, first, stamp: (-room, first)
@@ -264,9 +274,9 @@ def spread_decreasing(
         pairs: (length, count) by descending length, as packers get them; not checked.
         capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
-        key: as in `fill_decreasing`, the most room first.
-        one_per_new_bin: whether each sequence that fits nowhere opens a bin; else only one that finds the last opened
-            bin full does.
+        key: as in `fill_decreasing`; it must put the most room first.
+        one_per_new_bin: whether every sequence of a length that fits into no earlier bin opens a new one. Otherwise a
+            new bin is filled with this length before the next is opened.
 
     Returns:
         Template → multiplicity.
@@ -277,22 +287,23 @@ def spread_decreasing(
         copies = 1 if one_per_new_bin else min(capacity // length, limit)
         if left >= copies:
             dealer.open_bins(left // copies, capacity, length, copies)
-        if left % copies:  # too few for a full bin; those opened before have no room for another
+        if left % copies:  # too few to fill a bin, and the bins opened before are full of this length
             dealer.open_bins(1, capacity, length, left % copies)
     return dealer.templates()
 
 
 def worst_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs each sequence into the bin with the most room, the earliest opened of several, as in seqpack."""
+    """Packs each sequence, longest first, into the bin with the most room; of equal ones, into the earliest opened."""
     return spread_decreasing(pairs, capacity, limit, most_room, one_per_new_bin=False)
 
 
 def worst_fit_batched(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """As `worst_fit_decreasing`, but a bin that is taken is filled with the length: O(distinct lengths · log)."""
+    """Packs by worst-fit, but a chosen bin takes as many of the length as it can: O(distinct lengths · log)."""
     return fill_decreasing(pairs, capacity, limit, most_room)
 
 
 def _templates(nums_bins: list[int], contents: list[_Chain]) -> Counter[Template]:
+    """Returns template → multiplicity, from the number of bins and the content of each group."""
     templates: Counter[Template] = Counter()
     for num_bins, content in zip(nums_bins, contents, strict=True):
         reversed_template: list[int] = []
@@ -307,5 +318,5 @@ def _templates(nums_bins: list[int], contents: list[_Chain]) -> Counter[Template
 
 
 def most_room(room: int, first: int, stamp: int) -> tuple[int, int]:
-    """Orders bins: most room first, of several the one opened earliest."""
+    """Returns a `Key` that puts the most room first, and of equal rooms the bin opened earliest."""
     return -room, first

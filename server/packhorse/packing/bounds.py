@@ -1,7 +1,8 @@
-"""Lower bounds on the number of bins.
+"""Lower bounds on the number of bins of a plan.
 
-Owns the bounds that need only the counts, and the plain check of the certificate in which a packer proves more. The
-check is one slow, obvious dynamic program in Python's own integers, and shares nothing with the packer.
+Owns the bounds that follow from the counts, and the check of a certificate, with which a packer proves a better bound.
+The check is one slow, obvious dynamic program in Python's integers, and shares no code with the packer. Leaves the
+certificate itself to `plan`, and finding one to `column_generation`.
 """
 
 from collections.abc import Mapping
@@ -45,15 +46,17 @@ def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> i
     tokens = sum(length * count for length, count in pairs)
     sequences = sum(count for _, count in pairs)
     simple = max(-(-tokens // capacity), -(-sequences // limit))
-    if pairs[0][0] <= capacity // 2:  # with no long sequence, L2 is the continuous bound
+    if pairs[0][0] <= capacity // 2:  # then L2 is the continuous bound
         return simple
     return max(simple, _martello_toth(pairs, capacity, tokens))
 
 
 def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> int:
-    """L2: sequences longer than half a bin need a bin each, and short ones only fit into what those leave.
+    """Returns the bound L2: a long sequence, over half a bin, needs its own bin; short ones fill what these leave.
 
-    For every threshold a: lengths above capacity - a share a bin with nothing of a or more, so the rest of it is lost.
+    It is the greatest bound over thresholds a, the short lengths. For a, only short lengths of at least a count. They
+    fit beside none of the longest sequences (over capacity - a), so the rest of those bins is lost to them. What does
+    not fit into the rest of the other long sequences' bins needs further bins.
     """
     dtype: type = np.int64 if tokens < 2**62 else object  # Python's own integers where int64 could overflow
     lengths = np.array([length for length, _ in pairs], dtype=np.int64)  # [n], descending
@@ -67,6 +70,8 @@ def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> 
     first_mid = np.searchsorted(-lengths, -(capacity - thresholds), side="left")  # lengths <= capacity - a
     first_mid = np.minimum(first_mid, num_long)
     last_short = np.searchsorted(-lengths, -thresholds, side="right")  # lengths >= a
+    # For each threshold: the tokens of the long sequences that leave at least a, the room that these leave, and the
+    # tokens of short lengths of at least a that exceed this room.
     long_tokens = tokens_before[num_long] - tokens_before[first_mid]
     room = (counts_before[num_long] - counts_before[first_mid]) * capacity - long_tokens
     excess = tokens_before[last_short] - tokens_before[num_long] - room
@@ -90,7 +95,7 @@ def check_certificate(
         3
 
     Args:
-        certificate: what to check.
+        certificate: prices, and the claim of what a bin is worth at most.
         counts: length in tokens → number of sequences.
         max_seq_len: a bin's capacity in tokens.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
@@ -102,7 +107,7 @@ def check_certificate(
     priced = [(length, certificate.prices.get(length, 0)) for length, _ in pairs]
     if certificate.bin_worth < 1 or any(worth < 0 for _, worth in priced):
         raise ValueError("certificate: prices must be at least 0 and bin_worth at least 1")
-    best = [0] * (max_seq_len + 1)  # the greatest worth of c tokens in as many sequences as there were rounds
+    best = [0] * (max_seq_len + 1)  # [c]: the greatest worth of c tokens, with at most one sequence a round
     for _ in range(min(limit, max_seq_len // pairs[-1][0]) if pairs else 0):
         longer = list(best)
         for length, worth in priced:

@@ -1,6 +1,6 @@
-"""Compiles every loop of packing on request before the first request.
+"""Compiles the loops of packing on demand before the first request, by running each on a tiny input.
 
-Owns the smallest inputs that run all loops. Leaves compiling and the cache to `packhorse.compiling`.
+Leaves how a loop is compiled, and its cache, to `packhorse.compiling`.
 """
 
 from contextlib import suppress
@@ -15,7 +15,7 @@ def compile_kernels() -> None:
     """Compiles, or loads from Numba's cache, the kernels that a request would otherwise wait for.
 
     Example:
-        >>> compile_kernels()  # seconds the first time, then read from the cache
+        >>> compile_kernels()  # takes seconds the first time, then reads the cache
     """
     compile_online()
     compile_even()

@@ -1,6 +1,7 @@
-"""The packer of context plans: bins of parts, each part on as many ranks as its sequences need.
+"""The packer for bins that several ranks share: sequences go into parts, and parts into bins.
 
-Owns packing equal parts at once, and parts into bins. Leaves what a part may hold, and finding the parts of a
+A part is computed by as many ranks as its sequences need. Owns packing all sequences of a length at once, by the same
+rule by which `packhorse.topology.ContextRule` lays out one bin. Leaves what a part may hold, and finding the parts of a
 bin again, to `packhorse.topology.ContextRule`.
 """
 
@@ -15,15 +16,16 @@ from packhorse.packing.plan import PackingPlan, Template
 from packhorse.topology import ContextRule
 
 _Content = tuple[tuple[int, int], ...]
-"""(room, copies), descending."""
+"""What a part holds: (room in tokens, number of sequences) by descending room."""
 _Alike = tuple[int, int, int, int, int, int, _Content]
-"""Equal parts: (longest room that fits, tokens left, cost left, ranks of each, stamp, number of parts, content)."""
+"""Equal parts: (longest room that still fits, tokens left, cost left, ranks of each part, stamp, number of parts,
+content). The stamp, counted up, makes tuples distinct and orders equal ones by age."""
 
 
 def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
     """Plans an epoch in which several ranks share each bin.
 
-    Parts of one bin take about as long on each of their ranks, since bins are filled with parts by their cost.
+    Bins are filled with parts in the order of their cost, so the ranks of a bin have about the same work.
 
     Example:
         >>> plan = pack_context({12: 2, 7: 2, 5: 2, 4: 2}, ContextRule(tokens_per_rank=8, max_context_parallel=4))
@@ -49,16 +51,18 @@ def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
 
 
 def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_Alike]:
-    """Packs (room, count) pairs, by descending room, as `ContextRule.lay_out` packs one sequence after the other.
+    """Packs (room, count) pairs by descending room into parts, the same ones as `ContextRule.lay_out`.
 
-    A part that takes a sequence is then the best for the next one of the same room, so a room fills all equal parts.
+    That packs one sequence after another. But the part that took a sequence is the best fit for the next one of the
+    same room too, so here all sequences of a room go into all equal parts at once.
     """
     shortest = pairs[-1][0] if pairs else 0
-    left: list[_Alike] = []  # ascending, those that something may still fit into
+    left: list[_Alike] = []  # ascending; parts that the shortest room still fits
     closed: list[_Alike] = []
     stamp = 0
 
     def put(tokens: int, cost: int, ranks: int, num_parts: int, content: _Content) -> None:
+        """Adds equal parts to `left` or `closed`; each has `tokens` and `cost` left."""
         nonlocal stamp
         stamp += 1
         alike = (rule.fits(tokens, cost), tokens, cost, ranks, stamp, num_parts, content)
@@ -76,10 +80,11 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_Alike]:
             else:
                 ranks, num_parts, content = rule.num_ranks(room), count, ()
                 tokens, cost = ranks * rule.tokens_per_rank, ranks * rule.cost_per_rank
-            copies = max(1, min(tokens // room, cost // own_cost))  # 1 where it alone is over the cap
+            copies = max(1, min(tokens // room, cost // own_cost))  # 1 if a single sequence is over the cap
             num_full, rest = divmod(count, copies)
             if num_full >= num_parts:
                 num_full, rest = num_parts, 0
+            # Parts that take as many sequences as they can, and one part that takes the rest.
             for num, each in ((num_full, copies), (1 if rest else 0, rest)):
                 if num:
                     taken = (*content, (room, each))
@@ -92,12 +97,13 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_Alike]:
 
 
 def _bins(parts: list[_Alike], rule: ContextRule) -> Counter[Template]:
-    """Fills bins with parts: those on the most ranks first, so that each is aligned, and the costliest of these."""
+    """Fills bins with parts, those on the most ranks first, so that each begins at a multiple of its ranks."""
     bins: Counter[Template] = Counter()
     held: Counter[int] = Counter()
     free = rule.max_context_parallel
 
     def close() -> None:
+        """Counts the bin that is being filled, and begins an empty one."""
         nonlocal free
         if held:
             bins[_template(held)] += 1
@@ -123,9 +129,11 @@ def _bins(parts: list[_Alike], rule: ContextRule) -> Counter[Template]:
 
 
 def _by_cost(parts: list[_Alike]) -> Iterator[tuple[int, int, _Content]]:
+    """Yields (ranks of each part, number of parts, content): most ranks first, and of these the costliest first."""
     for _, _, _, ranks, _, num_parts, content in sorted(parts, key=lambda part: (-part[3], part[2], part[6])):
         yield ranks, num_parts, content
 
 
 def _template(held: Mapping[int, int]) -> Template:
+    """Returns the template of a bin, from room → number of sequences."""
     return tuple(room for room in sorted(held, reverse=True) for _ in range(held[room]))

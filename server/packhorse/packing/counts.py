@@ -1,6 +1,6 @@
-"""The check of counts that every packer starts with, and the largest capacity.
+"""The check of a length histogram that every packer starts with, and the largest capacity.
 
-Owns what counts must be. Lengths one by one are in `lengths`, and plans are in `plan`.
+Leaves the check of a list of lengths to `lengths`, and plans to `plan`.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ MAX_SEQ_LEN = 2**31 - 1
 def checked_counts(
     counts: Mapping[int, int], max_seq_len: int, max_sequences_per_bin: int | None, *, longest: int | None = None
 ) -> tuple[list[tuple[int, int]], int]:
-    """Checks a packer's input, in which counts of 0 are ignored.
+    """Checks a packer's input, and brings it into the form that packers take. Counts of 0 are ignored.
 
     Args:
-        counts: from lengths to how many sequences have each.
+        counts: length in tokens → number of sequences.
         max_seq_len: a bin's capacity in tokens.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         longest: the greatest length; None for max_seq_len.
@@ -39,7 +39,7 @@ def checked_counts(
         raise ValueError(f"counts must be a dict from length to number of sequences, got {type(counts).__name__}")
     pairs: list[tuple[int, int]] = []
     for key, value in counts.items():
-        # Making the names takes longer than the check, so they are made only for values that may be wrong.
+        # Formatting the names for messages takes longer than the check, so only values that may be wrong get there.
         length = key if type(key) is int and key > 0 else checked_integer("every length in counts", key, 1)
         plain = type(value) is int and value >= 0
         count = value if plain else checked_integer(f"the count of length {length}", value, 0)

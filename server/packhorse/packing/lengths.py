@@ -1,6 +1,6 @@
-"""Lengths: checked, counted and sorted.
+"""Lengths of sequences: from a list to a checked array, to a histogram, and to an order by length.
 
-Owns the way from a list of lengths to an array and to a histogram. Leaves rooms to `rooms`, and packing to `registry`.
+Leaves rooms to `rooms`, the check of a histogram to `counts`, and packing to `registry`.
 """
 
 from array import array
@@ -17,11 +17,11 @@ from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
 
 _SPARSE = 1 << 16
-"""Counting by table pays if the longest length is below this, or below a few times the number of sequences."""
+"""Values are sorted by counting if the greatest is below this, or below four times their number; else by comparing."""
 
 
 _FEW = 1024
-"""Sorting fewer than this by comparing takes less time than a table of all lengths."""
+"""Fewer lengths than this are checked in Python and sorted by comparing, which takes less time than the other ways."""
 
 
 def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArray[np.int64]:
@@ -56,14 +56,14 @@ def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArr
 
 
 def _are_few_in_range(lengths: Any, most: int) -> bool:
-    """Whether it is a list of few integers in [1, most]; a single call of NumPy takes longer than to know it."""
+    """Returns whether `lengths` is a list of few integers in [1, most]. One call of NumPy would take longer."""
     if type(lengths) is not list or len(lengths) >= _FEW or set(map(type, lengths)) != {int}:
         return False
     return bool(min(lengths) >= 1 and max(lengths) <= most)
 
 
 def _array_of_list(lengths: Any) -> NDArray[Any]:
-    """Checks each element, since NumPy would silently take True for 1 and turn [1, 2.5] into floats."""
+    """Returns the array of a list of integers. Checks each, as NumPy would take True for 1 and make [1, 2.5] floats."""
     if not len(lengths):
         return np.empty(0, dtype=np.int64)
     fast = _array_of_plain_integers(lengths)
@@ -80,10 +80,10 @@ def _array_of_list(lengths: Any) -> NDArray[Any]:
 
 
 def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
-    """Checks integers in half the time of looking at every type; None if that is needed.
+    """Returns the array of a list of plain ints, in half the time of looking at every type; None if some may not be.
 
-    A sum is a plain int only if every term is one or adds up like one, as True does, which is then found among the ones
-    and zeros.
+    A sum is a plain int only if every term is an int, or is added like one, as True is. True is then found among the
+    values below 2.
     """
     if type(lengths) is not list or type(lengths[0]) is not int:
         return None
@@ -91,7 +91,7 @@ def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
         with np.errstate(all="ignore"):  # terms of NumPy's types may overflow here; they are looked at one by one
             plain = type(sum(lengths)) is int
         values = np.frombuffer(array("q", lengths), dtype=np.int64)
-    except Exception:  # of any type's own addition, as that of strings
+    except Exception:  # whatever the addition of another type raises, such as that of strings
         return None
     if plain and all(type(lengths[index]) is not bool for index in np.flatnonzero(values < 2).tolist()):
         return values
@@ -99,6 +99,7 @@ def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
 
 
 def _in_range(values: NDArray[Any], most: int) -> NDArray[np.int64]:
+    """Returns values as int64; raises a ValueError that names the first one outside [1, most]."""
     if values.size and (values.min() < 1 or values.max() > most):
         index = int(np.argmax((values < 1) | (values > most)))
         value = int(values[index])
@@ -115,10 +116,10 @@ def _in_range(values: NDArray[Any], most: int) -> NDArray[np.int64]:
 
 
 def sort_indices_by_length(lengths_arr: ArrayLike, tolerance: int = 1, seed: int | None = None) -> NDArray[np.int64]:
-    """Returns all indices by descending length // tolerance. Equal ones keep their order, or are shuffled.
+    """Returns all indices by descending bucket, length // tolerance. Within a bucket they keep their order.
 
-    The sorts are stable, so every CPU gives the same order; with a seed it is that of seqpack's function of this name.
-    Lengths within a bucket are not sorted.
+    With a seed they are shuffled within each bucket instead, in the same order as by seqpack's function of this name.
+    The sorts are stable, so every CPU gives the same order.
 
     Example:
         >>> sort_indices_by_length([3, 8, 5, 8])
@@ -127,7 +128,7 @@ def sort_indices_by_length(lengths_arr: ArrayLike, tolerance: int = 1, seed: int
     Args:
         lengths_arr: integers [S] of at least 1, in tokens.
         tolerance: width of a bucket, in tokens, at least 1.
-        seed: when given, at least 0: reshuffles the indices within every bucket.
+        seed: at least 0; shuffles the indices within every bucket. None keeps their order.
 
     Returns:
         int64 [S].
@@ -139,7 +140,7 @@ def sort_indices_by_length(lengths_arr: ArrayLike, tolerance: int = 1, seed: int
 
 
 def order_by_length(lengths: NDArray[np.int64], tolerance: int, seed: int | None) -> NDArray[np.int64]:
-    """As `sort_indices_by_length`, of checked lengths: int64 [S]."""
+    """Does the work of `sort_indices_by_length`, for lengths that are already checked: int64 [S]."""
     buckets = lengths // checked_integer("tolerance", tolerance, 1)
     if seed is None:
         return sorted_indices(buckets.max(initial=0) - buckets)
@@ -150,7 +151,7 @@ def order_by_length(lengths: NDArray[np.int64], tolerance: int, seed: int | None
 def length_histogram_from_lengths(
     lengths: ArrayLike, max_seq_len: int | None = None
 ) -> tuple[Counter[int], dict[int, NDArray[np.int64]]]:
-    """Counts lengths, and groups their indices, in O(S) where lengths are dense.
+    """Counts lengths, and lists the indices of each, in O(S) if the greatest length is below about four times S.
 
     Example:
         >>> counts, indices = length_histogram_from_lengths([5, 3, 5])
@@ -159,8 +160,8 @@ def length_histogram_from_lengths(
 
     Args:
         lengths: list or array of integers of at least 1, in tokens.
-        max_seq_len: longer lengths count as this one, as if truncated, as in seqpack; with None, the packer refuses
-            them.
+        max_seq_len: a longer length counts as this one, as if it were truncated, as in seqpack; None to count every
+            length as it is.
 
     Returns:
         length → number of sequences, and length → their indices, int64 [count], ascending.
@@ -178,11 +179,11 @@ def length_histogram_from_lengths(
 
 
 def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts int64 [S] of at least 0 stably, by counting if the values are dense.
+    """Groups equal values of an int64 [S] array, each at least 0.
 
     Returns:
-        The D distinct values, ascending; how often each occurs; all indices, ascending by (value, index): int64 [D],
-        [D], [S].
+        Three arrays of int64: the D distinct values, ascending: [D]; how often each occurs: [D]; all indices, ascending
+        by (value, index): [S].
     """
     order = sorted_indices(values)
     ascending = values[order]
@@ -198,13 +199,13 @@ def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
 
 
 def sorted_indices(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the indices of int64 [S] of at least 0, ascending by (value, index), by counting if there are many."""
+    """Returns the indices of int64 [S], each at least 0, ascending by (value, index); counts if that is faster."""
     if len(values) < _FEW:
         return values.argsort(kind="stable")
     most = int(values.max())
     if most >= max(_SPARSE, 4 * len(values)):
         return values.argsort(kind="stable")
-    from packhorse.packing.list_kernels import count_values  # Numba is an extra: histograms do without
+    from packhorse.packing.list_kernels import count_values  # needs Numba, which packing histograms do not
 
     _, order = count_values(values, most + 1)
     return order

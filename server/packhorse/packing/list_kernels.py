@@ -1,7 +1,9 @@
-"""The compiled loops of the list packers.
+"""The compiled loops over sequences: counting, packing in an order, shuffling pools, and filling a plan's bins.
 
-Owns loops over sequences that would be slow in Python. Needs Numba, so it is imported where it is used: packing
-histograms does without.
+Needs Numba, so functions import it where they use it: packing a histogram does without. Leaves the functions that call
+these loops to `list_packers`, `lengths` and `on_demand/sequences`.
+
+Shape letters: S sequences, D distinct lengths, T templates, N bins.
 """
 
 from typing import Any
@@ -14,10 +16,10 @@ from packhorse.compiling import kernel
 
 @kernel
 def count_values(values: NDArray[np.int64], num: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts int64 [S] in [0, num) by counting, stably.
+    """Sorts values, int64 [S], each in [0, num), by counting.
 
     Returns:
-        How many there are up to each value, int64 [num], and all indices by (value, index), int64 [S].
+        How many values are at most each number, int64 [num], and all indices ascending by (value, index), int64 [S].
     """
     ends = np.zeros(num + 1, np.int64)
     for value in values:
@@ -25,6 +27,7 @@ def count_values(values: NDArray[np.int64], num: int) -> tuple[NDArray[np.int64]
     for value in range(num):
         ends[value + 1] += ends[value]
     order = np.empty(len(values), np.int64)
+    # ends[v] is where v begins here. Writing moves it, so that it is where v ends afterwards.
     for i in range(len(values)):
         order[ends[values[i]]] = i
         ends[values[i]] += 1
@@ -33,10 +36,20 @@ def count_values(values: NDArray[np.int64], num: int) -> tuple[NDArray[np.int64]
 
 @kernel
 def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin_out: Any) -> int:
-    """Puts each sequence, in the order given, into the bin opened earliest that has room.
+    """Puts each sequence, in the order given, into the earliest opened bin that has room, in O(log bins) each.
 
-    A heap-shaped tree holds the most room below every node, unopened bins included: O(log bins) a sequence.
-    `num_leaves` is a power of 2, at least the number of bins. Writes each sequence's bin; returns the number of bins.
+    A binary tree has a leaf for each bin, opened or not, with its room. Every other node has the most room below it;
+    the children of node k are 2k and 2k + 1.
+
+    Args:
+        lengths: int64 [S], in tokens.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+        num_leaves: a power of 2 that is at least the number of bins.
+        bin_out: int64 [S], receives each sequence's bin.
+
+    Returns:
+        The number of bins.
     """
     tree = np.full(2 * num_leaves, capacity, dtype=np.int64)
     sizes = np.zeros(num_leaves, dtype=np.int64)
@@ -65,11 +78,20 @@ def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin
 
 @kernel
 def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
-    """Puts each sequence, in the order given, into the bin with the most room; the earliest opened of several.
+    """Puts each sequence, in the order given, into the bin with the most room; of equal ones, the earliest opened.
 
-    For fewer than 2^32 sequences. Writes each sequence's bin; returns the number of bins.
+    Args:
+        lengths: int64 [S], in tokens; S is below 2^32.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+        bin_out: int64 [S], receives each sequence's bin.
+
+    Returns:
+        The number of bins.
     """
-    heap = np.empty(64, dtype=np.int64)  # used tokens above bit 32, the bin's number below: least used first
+    # A binary heap of the bins below their limit, least used first. An entry has the used tokens above bit 32, and the
+    # bin's number below.
+    heap = np.empty(64, dtype=np.int64)
     sizes = np.zeros(64, dtype=np.int64)
     in_heap = 0
     num_bins = 0
@@ -117,9 +139,16 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
 
 @kernel
 def next_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
-    """Puts each sequence, in the order given, into the open bin, or closes that for good and opens another.
+    """Puts each sequence, in the order given, into the last bin, or into a new one if it does not fit there.
 
-    Writes each sequence's bin; returns the number of bins.
+    Args:
+        lengths: int64 [S], in tokens.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+        bin_out: int64 [S], receives each sequence's bin.
+
+    Returns:
+        The number of bins.
     """
     b = -1
     room = 0
@@ -141,7 +170,7 @@ def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
 
     Args:
         order: int64 [S], pool after pool.
-        pool_ends: int64 [D], exclusive end of each; none holds 2^32 or more.
+        pool_ends: int64 [D], exclusive end of each pool in `order`; a pool has fewer than 2^32 sequences.
         seed: uint64.
     """
     state = np.uint64(seed)
@@ -167,14 +196,15 @@ def draw_templates(
     """Writes out every bin of a plan, each length's sequences in the order of its pool.
 
     Args:
-        sizes: int64 [T, 2], each template's sequences and bins.
-        flat: int64, the lengths of all templates, one after the other.
-        distinct: int64 [D], the lengths, ascending.
-        counts: int64 [D], sequences of each.
-        order: int64 [S], pool after pool.
-        indices_out: int64 [S].
-        ends_out: int64 [N], receives where each bin ends.
+        sizes: int64 [T, 2], for each template, the number of its sequences and of its bins.
+        flat: int64, the lengths of all templates, one template after another.
+        distinct: int64 [D], the distinct lengths, ascending.
+        counts: int64 [D], the number of sequences of each length.
+        order: int64 [S], the indices of the sequences, pool after pool.
+        indices_out: int64 [S], receives the indices bin after bin.
+        ends_out: int64 [N], receives each bin's exclusive end in `indices_out`.
     """
+    # The next index in `order` of each length, and the row of `distinct` for each length in `flat`.
     cursors = np.cumsum(counts) - counts
     slots = np.searchsorted(distinct, flat)
     at = 0

@@ -1,7 +1,8 @@
-"""Packers of sequences in a given order, and seqpack's packers, seeds and shuffles by name.
+"""Packers that depend on the order of the sequences, and functions with the names and results of seqpack's.
 
-Owns packing that depends on an order (next-fit, random order, buckets wider than one token); each packer is a compiled
-loop of `list_kernels`. Leaves plans by length, also those under seqpack's names, to `best_fit`.
+seqpack is a published package, and its users find its functions here. Owns packing in a given order: next-fit, random
+order, and by length in buckets wider than one token. Leaves the compiled loops to `list_kernels`, and packers of a
+histogram, which seqpack's names only call, to `best_fit`.
 """
 
 import gc
@@ -24,7 +25,7 @@ from packhorse.topology import checked_integer
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Switches the cyclic garbage collector off for a block, since collections among a million new lists take long."""
+    """Switches the cyclic garbage collector off for a block that makes a million lists, which slow down collections."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -35,22 +36,23 @@ def collector_paused() -> Iterator[None]:
 
 
 ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], int]]
-"""A function of (lengths int64 [S], capacity, limit). It returns each sequence's bin, int64 [S], and the number of
-bins; bins are numbered in the order in which they are opened."""
+"""A function of (lengths in their order: int64 [S], capacity in tokens, most sequences in a bin). It returns each
+sequence's bin, int64 [S], and the number of bins. Bins are numbered in the order in which they are opened."""
 
 
 def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
     """Puts each sequence into the bin opened earliest that has room, in O(S log bins)."""
     from packhorse.packing.list_kernels import first_fit_bins
 
-    # of two bins below the limit, the later one's sequences did not fit into the earlier: both are over half full
+    # Bins that are not at their limit of sequences are more than half full on average: what a later one holds did not
+    # fit into an earlier one. The tree of `first_fit_bins` needs this bound on the number of bins, as a power of 2.
     most_bins = min(len(lengths), 2 * int(lengths.sum()) // capacity + len(lengths) // limit + 2)
     bin_of = np.empty(len(lengths), dtype=np.int64)
     return bin_of, first_fit_bins(lengths, capacity, limit, 1 << max(most_bins - 1, 0).bit_length(), bin_of)
 
 
 def worst_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
-    """Puts each sequence into the bin with the most room, the earliest opened of several, in O(S log bins)."""
+    """Puts each sequence into the bin with the most room, of equal ones the first opened, in O(S log bins)."""
     from packhorse.packing.list_kernels import worst_fit_bins
 
     bin_of = np.empty(len(lengths), dtype=np.int64)
@@ -68,7 +70,18 @@ def next_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDA
 def in_bins(
     packer: ListPacker, lengths: NDArray[np.int64], order: NDArray[np.int64], capacity: int, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Packs `lengths` in `order`: returns indices bin after bin, int64 [S], and each bin's exclusive end, int64 [N]."""
+    """Packs lengths in an order.
+
+    Args:
+        packer: such as `first_fit`.
+        lengths: int64 [S], in tokens.
+        order: int64 [S], the indices of `lengths` in the order in which they are packed.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+
+    Returns:
+        Indices into `lengths`, bin after bin, int64 [S], and each bin's exclusive end, int64 [N].
+    """
     from packhorse.packing.list_kernels import count_values
 
     bin_of, num_bins = packer(lengths[order], capacity, limit)
@@ -77,7 +90,7 @@ def in_bins(
 
 
 def split_bins(indices: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> list[list[int]]:
-    """Returns each bin's indices as a list."""
+    """Returns each bin's indices as a list, from the indices bin after bin and each bin's exclusive end."""
     flat = indices.tolist()
     ends = bin_ends.tolist()
     with collector_paused():
@@ -92,7 +105,9 @@ def greedy_pack_sequences(
     *,
     max_sequences_per_bin: int | None = None,
 ) -> list[list[int]]:
-    """Packs by first-fit-decreasing, like seqpack's function of this name.
+    """Packs by first-fit-decreasing: each sequence, longest first, goes into the earliest opened bin with room.
+
+    Like seqpack's function of this name.
 
     Example:
         >>> greedy_pack_sequences([5, 3, 8, 2], max_seq_len=8)
@@ -122,9 +137,9 @@ def heap_pack_sequences(
     *,
     max_sequences_per_bin: int | None = None,
 ) -> list[list[int]]:
-    """Packs by worst-fit-decreasing, like seqpack's function of this name.
+    """Packs by worst-fit-decreasing: each sequence, longest first, goes into the bin with the most room.
 
-    Each sequence goes into the bin with the most room; among those with equal room, into the one opened earliest.
+    Among bins with equal room it goes into the earliest opened. Like seqpack's function of this name.
 
     Example:
         >>> heap_pack_sequences([5, 4, 2, 2], max_seq_len=8)
@@ -149,6 +164,7 @@ def heap_pack_sequences(
 def _by_length(
     packer: ListPacker, lengths: ArrayLike, max_seq_len: int, tolerance: int, seed: int | None, most: int | None
 ) -> list[list[int]]:
+    """Checks the arguments of seqpack's list packers, and packs in the order of `sort_indices_by_length`."""
     capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
     limit = capacity if most is None else checked_integer("max_sequences_per_bin", most, 1)
     array = checked_lengths(lengths, capacity)
@@ -203,8 +219,8 @@ def pack_length_histogram_batched(length_counts: Mapping[int, int], max_seq_len:
 def seed_from_components(*components: int) -> int:
     """Returns a 64-bit seed that depends on every component and on their order.
 
-    Seeds that are added (seed + epoch + rank) collide; hashed ones do not. Gives the same values as the function of
-    this name in seqpack.
+    Sums such as seed + epoch + rank give equal seeds to different streams; a hash does not. The values are those of
+    seqpack's function of this name.
 
     Example:
         >>> seed_from_components(0, 1) == seed_from_components(1, 0)
@@ -230,7 +246,7 @@ _Bins = TypeVar("_Bins", list[Any], NDArray[Any])
 
 
 def shuffle_bins(bin_indices: _Bins, seed: int | None = None) -> _Bins:
-    """Returns a shuffled copy. For a seed, the order is that of seqpack's function of this name.
+    """Returns a shuffled copy of bins. With a seed, the order is that of seqpack's function of this name.
 
     Example:
         >>> sorted(shuffle_bins([[0, 3], [1], [2, 4]], seed=1))

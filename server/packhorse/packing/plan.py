@@ -1,7 +1,8 @@
 """Plans: templates with their multiplicities, and the facts that follow from them.
 
-Owns `PackingPlan` and the canonical order of templates. Leaves choosing templates to the packers of `registry`, the
-check of counts to `counts`, and bounds to `bounds`.
+Owns `PackingPlan`, `Packing` (what a packer returns, from which a plan is made), the proof of a bound, and the
+canonical order of templates. Leaves choosing templates to the packers of `registry`, the check of counts to `counts`,
+and computing and checking bounds to `bounds`.
 """
 
 from collections import Counter
@@ -11,21 +12,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class DualCertificate:
-    """Integer prices for lengths, and the most that any bin can be worth at these prices.
+    """A proof that a plan needs some number of bins: prices for lengths, and the most that any bin is worth at them.
 
-    All sequences together are worth Σ counts · price, so there are at least ⌈Σ counts · price / bin_worth⌉ bins.
+    The prices of all sequences add up to Σ counts · price, so there are at least ⌈Σ counts · price / bin_worth⌉ bins.
 
     Source: A. A. Farley, "A note on bounding a class of linear programming problems, including cutting stock
     problems", Operations Research 38 (1990).
     """
 
     prices: Mapping[int, int]
-    """Length in tokens → price, at least 0; a length that is missing has price 0."""
+    """Length in tokens → price, an integer of at least 0; a length that is missing has price 0."""
     bin_worth: int
-    """The greatest sum of prices of sequences that fit into one bin, or more; above 0."""
+    """A number above 0 that the prices of sequences that fit into one bin never exceed together."""
 
     def bound(self, counts: Mapping[int, int]) -> int:
-        """Returns the number of bins that a plan for `counts` needs at least, if the certificate holds."""
+        """Returns the least number of bins of a plan for `counts`, if `bin_worth` is right."""
         return -(-sum(count * self.prices.get(length, 0) for length, count in counts.items()) // self.bin_worth)
 
 
@@ -40,37 +41,37 @@ class Packing:
     templates: Counter[Template]
     """Template → multiplicity."""
     algorithm: str
-    """The packer that made them."""
+    """Name of the packer."""
     lower_bound: int = 0
-    """No plan has fewer bins, as far as the packer proved; 0 for no proof."""
+    """The greatest number of bins below which the packer proved that no plan can go; 0 for no proof."""
     certificate: DualCertificate | None = None
-    """Proof of that bound, if it is a dual bound."""
+    """Proof of `lower_bound`; None if it follows from the counts, as in `packhorse.packing.lower_bound`."""
     cut_off: bool = False
-    """Whether the time limit ended it early."""
+    """Whether the time limit ended the packer early."""
     note: str = ""
-    """Why it did less than asked; empty if it did not."""
+    """Why the packer stopped above the bound, or could not run as asked; empty otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackingPlan:
-    """Templates with their multiplicities, for one (counts, max_seq_len, options)."""
+    """A plan: the templates and multiplicities that a packer chose for some counts, and facts about them."""
 
     templates: Counter[Template] = field(repr=False)
     """Template → how many bins of an epoch use it."""
     max_seq_len: int
     """A bin's capacity in tokens."""
     lower_bound: int
-    """No plan for the same counts and options has fewer bins."""
+    """A number of bins below which no plan for the same counts and options can go."""
     algorithm: str
-    """The packer that made the plan."""
+    """Name of the packer that made the plan."""
     seconds: float = field(default=0.0, compare=False)
-    """How long planning took."""
+    """Seconds that planning took."""
     certificate: DualCertificate | None = field(default=None, repr=False, compare=False)
-    """Proof of `lower_bound`, if it is a dual bound; None if `packhorse.packing.lower_bound` computes it."""
+    """Proof of `lower_bound`; None if it follows from the counts, as in `packhorse.packing.lower_bound`."""
     cut_off: bool = False
     """Whether the time limit ended the packer early, so that the same call may give another plan."""
     note: str = field(default="", compare=False)
-    """Why the packer did less than asked; empty if it did not."""
+    """Why the packer stopped above the bound, or could not run as asked; empty otherwise."""
 
     @property
     def num_bins(self) -> int:
@@ -79,7 +80,7 @@ class PackingPlan:
 
     @property
     def proven(self) -> bool:
-        """Whether no plan can have fewer bins."""
+        """Whether the plan has as few bins as the lower bound, so that it is optimal."""
         return self.num_bins == self.lower_bound
 
     @property
@@ -100,7 +101,7 @@ class PackingPlan:
 
     @property
     def gap(self) -> float:
-        """Bins beyond the lower bound, as a share of it; 0 is proven optimal."""
+        """Bins above the lower bound, as a share of it; 0 if the plan is proven optimal."""
         return (self.num_bins - self.lower_bound) / self.lower_bound if self.lower_bound else 0.0
 
 

@@ -1,7 +1,7 @@
-"""The packers by name, and `pack_histogram`, which runs one.
+"""The packers of a histogram by name, what "auto" chooses, and `pack_histogram`, which runs one.
 
-Owns the names, and what "auto" chooses. Leaves packing to `best_fit`, `optimal` and, on the shelf,
-`packhorse.reference_packers`.
+Leaves packing itself to `best_fit`, `optimal` and, on the shelf, `packhorse.reference_packers`; and the packers of a
+list in `LIST_ONLY` to `list_packers`.
 """
 
 import time
@@ -25,24 +25,27 @@ from packhorse.parameters import parameter
 from packhorse.shelf import from_shelf, is_offered
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
-"""(checked pairs by descending length, capacity, limit, time limit in seconds) → its result."""
+"""A function of (checked (length, count) pairs by descending length, a bin's capacity in tokens, the most sequences in
+a bin, time limit in seconds)."""
 
 DEFAULT_TIME_LIMIT_SECONDS = 600.0
-"""Far beyond the time of a search, so that the clock ends one only on machines that are far too slow."""
+"""Default time limit. A search ends much earlier by its count of work, unless the machine is far too slow."""
 
 _PATIENCE_OF_AUTO = 0.1
-"""Share of the search for the last bins that "auto" makes: a second at most, and most of what is found comes sooner."""
+"""Share of the search for the last bins that "auto" makes, as the `patience` of `improve`: about a second. Most of what
+the whole search would find is found by then."""
 _FEW_LENGTHS = 2000
-"""Distinct lengths for which the balanced packer takes a tenth of a second; its time grows with their square."""
+"""Distinct lengths up to which "auto" tries the balanced packer: it then takes at most a tenth of a second. Its time
+grows with their square."""
 
 
 def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
-    """Returns a fast packer, whose plan comes without a bound."""
+    """Returns a packer without a time limit or a bound of its own, made of a function of `best_fit`."""
     return lambda pairs, capacity, limit, _: Packing(templates=pack(pairs, capacity, limit), algorithm=name)
 
 
 def _reference(name: str) -> Packer:
-    """A packer of the shelf, loaded when it packs: its package imports this one."""
+    """Returns a packer of the shelf. Its package is loaded when it packs, because that package imports this one."""
 
     def pack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
         return from_shelf("reference_packers")[name](pairs, capacity, limit)
@@ -51,13 +54,16 @@ def _reference(name: str) -> Packer:
 
 
 def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
-    """Column generation from a plain packer's plan, which it never makes worse."""
+    """Packs by column generation, which starts with `first_plan` and never makes it worse."""
     packing = _improved(first_plan(pairs, capacity, limit), pairs, capacity, limit, time_limit_seconds)
     return replace(packing, algorithm="optimal")
 
 
 def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
-    """A plain packer and, if it is not near the bound, column generation if its libraries are installed."""
+    """Packs as `first_plan`; if this is not near the bound, improves it by column generation.
+
+    If the plan then still has bins above the bound, and there are few lengths, tries the balanced packer too.
+    """
     start = first_plan(pairs, capacity, limit)
     if is_near(start):
         return start
@@ -80,7 +86,7 @@ def _improved(
     time_limit_seconds: float,
     patience: float = 1.0,
 ) -> Packing:
-    """Runs `optimal.improve`, or raises an ImportError that names the extra."""
+    """Improves the plan `start` by column generation; raises an ImportError that names the extra if it is missing."""
     try:
         from packhorse.packing.optimal.column_generation import (
             improve,  # needs HiGHS and Numba, which the other packers do not
@@ -93,7 +99,7 @@ def _improved(
 
 
 _REFERENCE = ("first-fit", "greedy-knapsack", "length-sorted", "longest-pack-first", "shortest-pack-first")
-"""Packers of the shelf. An installation without their package has none of these names."""
+"""Names of packers of the shelf. `PACKERS` has them only if their package is installed."""
 
 PACKERS: dict[str, Packer] = {
     "balanced": _plain("balanced", balanced),
@@ -103,17 +109,17 @@ PACKERS: dict[str, Packer] = {
     "worst-fit-batched": _plain("worst-fit-batched", worst_fit_batched),
     **({name: _reference(name) for name in _REFERENCE} if is_offered("reference_packers") else {}),
 }
-"""Name → packer; all pack by descending length."""
+"""Name → packer of a histogram. All pack by descending length."""
 
 LIST_ONLY = {
     "next-fit": "one bin after the other, in the order given (concatenation)",
     "random-order": "first-fit after a seeded shuffle",
 }
-"""Packers of `pack_sequences` only, since they depend on an order that a histogram does not keep."""
+"""Name → description, for packers that only `pack_sequences` has: they need an order, which a histogram has not."""
 
 
 def checked_algorithm(algorithm: str, *, list_only: bool = False) -> None:
-    """Refuses an unknown packer, and one of `LIST_ONLY` unless `list_only`."""
+    """Raises a ValueError if no packer has this name, or if it is one of `LIST_ONLY` and `list_only` is False."""
     if algorithm == "auto" or algorithm in PACKERS or (list_only and algorithm in LIST_ONLY):
         return
     if algorithm in LIST_ONLY:
@@ -123,13 +129,13 @@ def checked_algorithm(algorithm: str, *, list_only: bool = False) -> None:
 
 
 def check_time_limit(time_limit_seconds: float) -> None:
-    """Refuses a time limit that is not above 0."""
+    """Raises a ValueError if a time limit is not above 0."""
     if not isinstance(time_limit_seconds, int | float) or not time_limit_seconds > 0:
         raise ValueError(parameter("time_limit_seconds") + f" must be above 0, got {time_limit_seconds!r}")
 
 
 def packer(algorithm: str) -> Packer:
-    """Returns the packer of a name, "auto" included, that `checked_algorithm` has checked."""
+    """Returns the packer with a name that `checked_algorithm` has accepted; the name may be "auto"."""
     return _auto if algorithm == "auto" else PACKERS[algorithm]
 
 
@@ -155,9 +161,9 @@ def pack_histogram(
     Args:
         counts: length in tokens → number of sequences; zeros are ignored.
         max_seq_len: a bin's capacity in tokens.
-        algorithm: a name of `PACKERS`, or "auto": that of "best-fit" ("balanced" with a limit of sequences) if its plan
-            is at most `NEAR_GAP` above the lower bound; else that of "optimal", if its libraries are installed, or of
-            "balanced", if it has fewer bins and there are few distinct lengths.
+        algorithm: a name of `PACKERS`, or "auto". "auto" takes the plan of "best-fit" (or "balanced" with a limit of
+            sequences) if it is at most `NEAR_GAP` above the lower bound. Otherwise it takes the plan of "optimal", if
+            its libraries are installed, or of "balanced", if that has fewer bins and there are few distinct lengths.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         time_limit_seconds: limit for "optimal". It normally ends earlier, after a fixed amount of work and always with
             the same plan: at most 30 s of a core on most machines, up to 90 s with a limit of sequences. If the limit

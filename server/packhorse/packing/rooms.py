@@ -1,6 +1,6 @@
-"""Rooms: the tokens that sequences take up in a bin, from their lengths.
+"""From lengths, or their histogram, to rooms: the tokens that sequences take up in a bin.
 
-Owns rounding up counts and lengths by a rule. Checking lengths is in `lengths`.
+Leaves the formula to `topology.RoomRule`, and the check of lengths to `lengths`.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ def checked_rule(max_seq_len: object, align: object, extra_tokens: object) -> Ro
 
 
 def rooms_of_counts(counts: Mapping[int, int], rule: RoomRule) -> Mapping[int, int]:
-    """Returns room → number of sequences; a ValueError for a room over max_seq_len."""
+    """Returns room → number of sequences, from length → number; raises a ValueError if a room is over max_seq_len."""
     if rule.is_plain:
         return counts
     merged: Counter[int] = Counter()
@@ -76,6 +76,7 @@ def rooms_of_lengths(lengths: NDArray[np.int64], rule: RoomRule) -> NDArray[np.i
 
 
 def _over_length(name: str, room: int, rule: RoomRule) -> str:
+    """Returns the message that a room is over max_seq_len; `name` says which length has it."""
     return (
         f"{name} takes {room} tokens with "
         + parameter("extra_tokens")

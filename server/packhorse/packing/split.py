@@ -1,6 +1,7 @@
-"""More bins from the same sequences: the fullest bins are halved.
+"""More bins from the same sequences: the fullest bins are halved until there are as many bins as wanted.
 
-Owns the halving, after which no bin is larger or has more sequences than before.
+No bin becomes fuller or gets more sequences than it had. Assignments use it to fill a last step, and packing on demand
+to make the number of bins a multiple.
 """
 
 import heapq
@@ -34,7 +35,7 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
         empty: int64 [E], the empty bins, in the order in which they are filled.
 
     Returns:
-        How many of `empty` were filled; the others stay empty because every bin has only one sequence.
+        The number of bins of `empty` that were filled. The others stay empty, if no bin has two sequences any more.
     """
     tokens = np.zeros(len(sizes), np.int64)
     fullest = [(np.int64(0), np.int64(-1)) for _ in range(0)]  # (-tokens, bin) of bins with at least two sequences
@@ -52,11 +53,11 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
         _, halved = heapq.heappop(fullest)
         added = empty[num_filled]
         num_filled += 1
-        balance = np.int64(0)  # tokens of what is kept - tokens of what moves
+        balance = np.int64(0)  # tokens that are kept minus tokens that move
         moved_tokens = np.int64(0)
         num_kept, num_moved = 0, 0
         start = starts[halved]
-        for m in range(start, start + sizes[halved]):  # descending: the longest first into the emptier half
+        for m in range(start, start + sizes[halved]):  # the longest first, each into the emptier half
             member = members[m]
             length = lengths[member]
             if balance <= 0:
@@ -81,7 +82,7 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
 
 
 def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:
-    """Returns the bins' members in the order of the bins, and each bin's exclusive end: int64 [S] and int64 [N].
+    """Copies the members of all bins into one array, in the order of the bins. `halve_into` leaves them in another.
 
     Example:
         >>> members, ends = laid_end_to_end(np.array([7, 8, 9]), np.array([1, 0]), np.array([2, 1]))
@@ -89,9 +90,12 @@ def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes
         ([8, 9, 7], [2, 3])
 
     Args:
-        members: of all bins: int64 [S].
-        starts: where each bin's members begin: int64 [N].
-        sizes: how many members each bin has: int64 [N].
+        members: the members of all bins: int64 [S].
+        starts: index in `members` at which each bin begins: int64 [N].
+        sizes: number of members of each bin: int64 [N].
+
+    Returns:
+        The members, bin after bin, and each bin's exclusive end: int64 [S] and int64 [N].
     """
     ends = np.cumsum(sizes)
     return members[np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum()))], ends

@@ -1,4 +1,7 @@
-"""How full bins are: `PackingStats`, with the fields and the printed form of seqpack's."""
+"""How full bins are: `PackingStats`, with the field names and the printed form of seqpack's class of this name.
+
+Leaves the lower bound in it to `bounds`.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +17,7 @@ from packhorse.parameters import parameter
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PackingStats:
-    """Quality of a packing, from bins or from templates."""
+    """Figures of how full bins are, computed from bins or from templates."""
 
     n_bins: int
     """Number of bins."""
@@ -33,15 +36,15 @@ class PackingStats:
     bin_fullness_p50: float
     """Median of tokens / max_seq_len over bins, linearly interpolated like `numpy.percentile`."""
     bin_fullness_p90: float
-    """90th percentile of the same."""
+    """90th percentile of tokens / max_seq_len over bins."""
     bin_fullness_p99: float
-    """99th percentile of the same."""
+    """99th percentile of tokens / max_seq_len over bins."""
     max_seq_len: int
     """A bin's capacity in tokens."""
     lower_bound: int
-    """No packing of the same sequences has fewer bins."""
+    """A number of bins below which no packing of the same sequences can go."""
     gap: float
-    """Bins beyond the lower bound, as a share of it; 0 is proven optimal."""
+    """Bins above the lower bound, as a share of it; 0 if the packing is proven optimal."""
 
     @classmethod
     def from_bins(
@@ -117,7 +120,7 @@ class PackingStats:
         )
 
     def with_tokens(self, total_tokens: int, lower_bound: int) -> "PackingStats":
-        """Returns the same bins with other totals, for templates of rounded sizes; the percentiles stay."""
+        """Returns a copy with other tokens and another bound; the percentiles stay. For templates of rounded sizes."""
         capacity = self.total_capacity
         return replace(
             self,
@@ -130,7 +133,7 @@ class PackingStats:
         )
 
     def __repr__(self) -> str:
-        """The printed form of seqpack's, and a line for the bound."""
+        """The printed form of seqpack's class, and a line for the bound."""
         return (
             "PackingStats(\n"
             f"  bins:        {self.n_bins:,}\n"
@@ -148,7 +151,7 @@ class PackingStats:
 def _weighted_percentiles(
     values: NDArray[np.int64], weights: NDArray[np.int64], quantiles: tuple[float, ...]
 ) -> NDArray[np.float64]:
-    """Percentiles of `values`, each of them `weights` times; zeros if there are none."""
+    """Returns percentiles of `values`, each of which occurs `weights` times; zeros if there are no values."""
     if not weights.sum():
         return np.zeros(len(quantiles))
     order = np.argsort(values, kind="stable")

@@ -1,10 +1,10 @@
 """Packing under several budgets: items with a size in each dimension, such as tokens and image tiles.
 
-Owns classes of items of about the same sizes, best-fit-decreasing over them, and the bound. A template is a multiset of
-classes, by number, so everything that knows templates of lengths knows these too. Leaves packing by one length to
-`best_fit`.
+Owns classes of items with similar sizes, best-fit-decreasing over these classes, and a lower bound. A template then is
+a descending tuple of class numbers instead of lengths, so all code that handles templates works for both. Leaves
+packing by tokens only to `best_fit`.
 
-Legend: n items, d dimensions of which the first is tokens, C classes.
+Shape letters: n items, d dimensions (the first is tokens), m distinct sizes, C classes.
 """
 
 from collections import Counter
@@ -19,21 +19,23 @@ from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Template
 
 MOST_CLASSES = 8192
-"""More classes take longer to plan and hardly save a bin."""
+"""Most classes by default. More take longer to plan and hardly save a bin."""
 
 _MOST_KEYS = 2**62
+"""Most combinations of values that `distinct_rows` writes as one int64 each."""
 _WORTH_A_CHOICE = 0.005
-"""Share of all bins that rounding sizes may waste, so that an epoch has items to exchange."""
+"""Share of all bins that rounding sizes up may waste, so that classes have several items, and epochs differ."""
 
 _CLASSES_BETWEEN_SWEEPS = 64
+"""Classes that are packed between two removals of the bins that nothing fits into any more."""
 
 _Content = tuple[Any, int, int] | None
-"""Content of a bin, as a chain: (what came before, class number, copies)."""
+"""Content of a bin as a linked list: (the content before, class number, copies)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SizeClasses:
-    """Classes of items of similar sizes. Every item is planned with the sizes of its class.
+    """Classes of items with similar sizes. An item is planned as if it had the largest sizes of its class.
 
     Example:
         >>> classes = SizeClasses.of(np.array([[20, 0], [700, 3]]), np.array([1, 2]), np.array([1024, 4]))
@@ -42,9 +44,10 @@ class SizeClasses:
     """
 
     sizes: NDArray[np.int64]
-    """The largest size of an item of the class in each dimension, ascending by cell: int64 [C, d]."""
+    """Largest size of the class's items in each dimension: int64 [C, d]; classes ascend by cell."""
     quanta: NDArray[np.int64]
-    """Items with equal cells are in one class; a cell is ⌈size / quantum⌉ in each dimension: int64 [d]."""
+    """Unit of size in each dimension: int64 [d]. An item's cell is ⌈size / quantum⌉ in each dimension, and items with
+    equal cells are one class."""
 
     @classmethod
     def of(
@@ -56,17 +59,19 @@ class SizeClasses:
         *,
         items_per_class: int = 8,
     ) -> "SizeClasses":
-        """Returns classes of several items each, which an epoch can then exchange for each other.
+        """Returns classes with several items each, which different epochs can exchange for each other.
 
-        While there are too many, the quantum is doubled that wastes the smaller share of a bin. More than half a
-        percent of all bins is wasted only where there would be more than `most`.
+        Starts with a class for each distinct size. While there are too many classes, it doubles the quantum of the
+        dimension in which this wastes the smallest share of the bins. It stops before it wastes more than half a
+        percent of all bins, unless there are more than `most` classes.
 
         Args:
-            values: distinct sizes of items: int64 [m, d]; each is in [0, its capacity], and has a token at least.
-            counts: items of each: int64 [m].
-            capacities: of a bin: int64 [d].
-            most: classes; sizes of 0 and others are never of one class, so that there may be 2^(d - 1) more.
-            items_per_class: wanted, at least; 1 where nothing is exchanged, for exact classes.
+            values: distinct sizes of items: int64 [m, d]; each is in [0, its capacity], with at least one token.
+            counts: number of items of each size: int64 [m].
+            capacities: a bin's capacity in each dimension: int64 [d].
+            most: the most classes. A size of 0 never shares a class with others, so there may be 2^(d - 1) more.
+            items_per_class: mean number of items in a class that is wanted; 1 for a class for each distinct size, if
+                nothing is exchanged.
         """
         quanta = np.ones(len(capacities), dtype=np.int64)
         tops, _ = _tops(values, quanta)
@@ -87,17 +92,17 @@ class SizeClasses:
         return cls(sizes=tops, quanta=quanta)
 
     def numbers_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the classes of items, counted from 1: int64 [n].
+        """Returns the class number of each item, counted from 1: int64 [n].
 
         Args:
-            sizes: of items that the classes were made of: int64 [n, d].
+            sizes: sizes of items, which were among the `values` of `of`: int64 [n, d].
         """
         _, ranks = distinct_rows(-(-np.concatenate((self.sizes, sizes)) // self.quanta))
-        return ranks[len(self.sizes) :] + 1  # the classes are distinct and ascend, and no item has another cell
+        return ranks[len(self.sizes) :] + 1  # the first C rows are all classes, in order, so ranks are classes
 
 
 def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the distinct rows in ascending order, by the index of one of each, and the distinct row of every row.
+    """Returns the index of one row of each distinct value, in ascending order, and for each row the rank of its value.
 
     Example:
         >>> distinct_rows(np.array([[5, 1], [3, 0], [5, 1]]))
@@ -107,12 +112,12 @@ def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[n
         rows: int64 [n, d], each value in [0, 2^31).
 
     Returns:
-        int64 [m] and [n].
+        Indices of the m distinct rows, int64 [m], and ranks in [0, m), int64 [n].
     """
     keys, num_keys = np.zeros(len(rows), dtype=np.int64), 1
     for column in rows.T:
         num_values = int(column.max(initial=0)) + 1
-        if num_keys * num_values > _MOST_KEYS:  # ranks keep the order, and are fewer
+        if num_keys * num_values > _MOST_KEYS:  # ranks have the same order and are smaller
             keys, num_keys = np.unique(keys, return_inverse=True)[1], len(rows)
         keys, num_keys = keys * num_values + column, num_keys * num_values
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
@@ -120,7 +125,7 @@ def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[n
 
 
 def _tops(values: NDArray[np.int64], quanta: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the largest sizes in each cell, and the cell of each value: int64 [C, d] and [m]."""
+    """Returns the largest sizes in each cell, int64 [C, d], and the index of each value's cell, int64 [m]."""
     first, which = distinct_rows(-(-values // quanta))
     tops = np.zeros((len(first), values.shape[1]), dtype=np.int64)
     np.maximum.at(tops, which, values)
@@ -130,26 +135,27 @@ def _tops(values: NDArray[np.int64], quanta: NDArray[np.int64]) -> tuple[NDArray
 def pack_classes(
     sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities: NDArray[np.int64]
 ) -> Counter[Template]:
-    """Packs by best-fit-decreasing. An item's size is the sum of its shares of a bin's capacities.
+    """Packs by best-fit-decreasing. What is compared is a sum over dimensions: Σ size / capacity.
 
-    An item goes into the bin with room for it that has the least room left, by the same sum. As in one dimension a
-    class fills whole groups of equal bins at once, so the time does not grow with the number of items.
+    Items are packed by descending sum. Each goes into the bin that has room for it in every dimension and, of these,
+    the least sum of room left. As in `best_fit` a class fills whole groups of equal bins at once, so the time does not
+    grow with the number of items.
 
     Example:
         >>> pack_classes(np.array([[4, 0], [6, 2]]), np.array([2, 2]), np.array([10, 2]))
         Counter({(2, 1): 2})
 
     Args:
-        sizes: of each class: int64 [C, d], each in [0, its capacity].
-        counts: items of each class: int64 [C], at least 1.
-        capacities: of a bin: int64 [d].
+        sizes: sizes of each class: int64 [C, d], each in [0, its capacity].
+        counts: number of items of each class: int64 [C], at least 1.
+        capacities: a bin's capacity in each dimension: int64 [d].
 
     Returns:
         Template → multiplicity, with classes counted from 1.
     """
     shares = (sizes / capacities).sum(axis=1)
     order = np.argsort(-shares, kind="stable")
-    least = np.minimum.accumulate(sizes[order][::-1], axis=0)[::-1]  # no later class is smaller
+    least = np.minimum.accumulate(sizes[order][::-1], axis=0)[::-1]  # [turn]: the smallest sizes from this turn on
     groups = _Groups(capacities)
     for turn, index in enumerate(order.tolist()):
         if turn % _CLASSES_BETWEEN_SWEEPS == 0:
@@ -168,7 +174,7 @@ def pack_classes(
 
 
 class _Groups:
-    """Groups of equal bins, in arrays with place for more."""
+    """Groups of equal bins, in arrays that are longer than the number of groups, `len(self._contents)`."""
 
     def __init__(self, capacities: NDArray[np.int64]) -> None:
         self._capacities = capacities
@@ -179,7 +185,16 @@ class _Groups:
         self._closed: list[tuple[int, _Content]] = []
 
     def fill(self, size: NDArray[np.int64], number: int, count: int) -> int:
-        """Puts items of a class into the fullest bins with room for one, or into new bins; returns how many."""
+        """Puts items of a class into the fullest group with room for one, or into new bins.
+
+        Args:
+            size: sizes of the class: int64 [d].
+            number: number of the class.
+            count: number of items that are not packed yet.
+
+        Returns:
+            The number of items that were packed, at least 1.
+        """
         used = len(self._contents)
         has_room = (self._rooms[:used] >= size).all(axis=1) & (self._num_bins[:used] > 0)
         fitting = np.flatnonzero(has_room)
@@ -198,7 +213,7 @@ class _Groups:
         return num_full * copies + rest
 
     def close_below(self, least: NDArray[np.int64]) -> None:
-        """Closes the bins that have no room for even the smallest sizes."""
+        """Removes the bins that have no room for `least`, the smallest sizes to come, from the arrays."""
         used = len(self._contents)
         is_open = (self._rooms[:used] >= least).all(axis=1) & (self._num_bins[:used] > 0)
         self._closed += [(int(self._num_bins[at]), self._contents[at]) for at in np.flatnonzero(~is_open)]
@@ -208,11 +223,12 @@ class _Groups:
         self._contents = [self._contents[at] for at in kept]
 
     def all(self) -> Iterator[tuple[int, _Content]]:
-        """Yields (number of bins, content) of all groups."""
+        """Yields (number of bins, content) of all groups with a bin."""
         open_groups = zip(self._num_bins.tolist(), self._contents, strict=False)
         yield from ((num_bins, content) for num_bins, content in (*self._closed, *open_groups) if num_bins)
 
     def _open(self, room: NDArray[np.int64], num_bins: int, content: _Content) -> None:
+        """Appends a group, and doubles the arrays if they are full."""
         at = len(self._contents)
         if at == len(self._slack):
             self._rooms = np.concatenate((self._rooms, self._rooms))
@@ -223,16 +239,16 @@ class _Groups:
 
 
 def vector_bound(sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities: NDArray[np.int64]) -> int:
-    """Returns the largest lower bound of any single dimension (see `lower_bound`): no packing has fewer bins.
+    """Returns a lower bound on the number of bins: the largest `lower_bound` of any single dimension.
 
     Example:
         >>> vector_bound(np.array([[4, 2], [6, 2]]), np.array([2, 2]), np.array([10, 3]))
         4
 
     Args:
-        sizes: of items, distinct or not: int64 [m, d]; the true sizes, not those of their classes.
-        counts: items of each: int64 [m].
-        capacities: of a bin: int64 [d].
+        sizes: sizes of items, which need not be distinct: int64 [m, d]; their own sizes, not those of their classes.
+        counts: number of items of each size: int64 [m].
+        capacities: a bin's capacity in each dimension: int64 [d].
     """
     bounds = []
     for column, capacity in zip(sizes.T, capacities.tolist(), strict=True):

@@ -106,7 +106,7 @@ def preview_text(
 
     Returns:
         ("document" and its number, explained sequence) for each document. A document that is refused ends the list,
-        with the reason in place of the sequence.
+        with the reason instead of the sequence.
 
     Raises:
         FileNotFoundError, ImportError, ValueError: as `tokenize`, if it is not about a single document.

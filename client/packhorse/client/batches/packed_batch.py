@@ -169,7 +169,7 @@ def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> b
 
     Args:
         batch: the batch; its key `shift_labels` is the answer.
-        given: the caller's own answer, for a batch without that key; None to take the batch's.
+        given: the answer that the user gives, for a batch without that key; None to take the batch's.
 
     Raises:
         ValueError: nothing says so, or `given` contradicts the batch.

@@ -1,1 +1,1 @@
-"""Sources: a prepared epoch, and what is made of sources (skips, windows, groups, joins, mixtures)."""
+"""Sources: the epoch of a prepared dataset, and sources made of sources (skips, windows, groups, joins, mixtures)."""

@@ -1,22 +1,24 @@
-"""Positions split between components, two by two, so that each stays near its exact share after every position.
+"""Positions split between components, so that each stays near its exact share after every position.
 
-Owns the tree of splits, how many of the first n positions each component gets, and the kernel that deals the positions
-that follow. Leaves remembering them to `mixture_epoch`, and what is due to each component to `stages`.
+Owns the tree of splits (`SplitTree`), the number of the first n positions that each component gets, and the kernel that
+deals the next positions to components (`deal`). Leaves remembering them to `mixture_epoch`, and what is due to each
+component to `stages`.
 
-Of two components, the lesser has a share p ≤ 1/2 of their cells. Let T(m) = debt + m·p be the bins due to it after m
-cells, and stratum k the cells in which T goes from k to k + 1. Each stratum holds exactly one of its bins, in a cell
-that a key chooses. So after m cells it has had ⌊T(m)⌋ or ⌈T(m)⌉ bins, and is off by less than one. A cell that lies in
-two strata is taken by one of them at most: hashes of k and of k - 1 decide, so that each cell is taken with probability
-p. Hence no period: for every divisor, all remainders of positions have the same shares.
+**One split.** Two components, the lesser and the greater, share a sequence of positions, here called cells. The lesser
+has a share p ≤ 1/2. T(m) = debt + m·p bins are due to it after m cells. Stratum k is the cells during which T goes from
+k to k + 1. In each stratum the lesser gets exactly one cell, its item, which a key chooses. So after m cells it has had
+⌊T(m)⌋ or ⌈T(m)⌉ bins, which is less than one off. A cell at the edge of two strata may be the item of only one of them.
+Hashes of k and of k - 1 decide this, so that every cell is taken with probability p. So nothing is periodic: for every
+divisor, all remainders of positions get the same shares.
 
-More components are split in a Huffman tree, which merges the two nodes of least weight again and again. Where the cells
-of a node are off by e, a side of share p is off by less than 1 + p·e after its split. An inner node's p is at most 2/3,
-since its sibling is as heavy as either of its own sides. So two components are off by less than 1, three by less than
-2, four by less than 3, and any number by less than 4.
+**A tree of splits.** More components are split in a Huffman tree, which merges the two nodes of least weight again and
+again; the cells of a side are again split. If the number of a node's cells is off by e, a side with share p is off by
+less than 1 + p·e. An inner node's p is at most 2/3, since its sibling is at least as heavy as either of its own sides.
+So two components are off by less than 1, three by less than 2, four by less than 3, and any number by less than 4.
 
-A debt is what was due to a component before and it has not had. A split begins with T(0) = debt; where that is 1 or
-more, its first cells are the lesser's. A cap is the most that a component gives. Where one side reaches its cap, the
-other gets the cells.
+**Debts and caps.** A component's debt is what it was due before and did not get. A split begins with T(0) = debt; if
+that is 1 or more, its first cells are forced: they are the lesser's. A component's cap is the most that it gives. Once
+one side has reached its cap, the other gets all cells.
 """
 
 import heapq
@@ -30,36 +32,43 @@ from packhorse.compiling import inlined, kernel_or, kernel_part
 from packhorse.epoch.permutation import GOLDEN, mix
 
 NO_CAP = 2**62
-"""Above every cap."""
+"""A cap that is never reached."""
 
 DEBT_UNITS = 2**32
-"""Units of a bin in which debts are counted."""
+"""Debts are counted in this fraction of a bin: a debt of 2^32 is one bin."""
 
 _BITS = 59
-"""Bits to which the weights of a split are scaled. Where their sum has more, they are rounded: a share is wrong by less
-than 2^-59, which is a hundredth of a bin after 5 · 10^15."""
+"""Bits to which the sum of a split's weights is scaled. If it has more, the weights are rounded, and a share is wrong
+by less than 2^-59: a hundredth of a bin after 5 · 10^15 positions."""
 
 _MASK = 2**64 - 1
-_FORCED, _OFFSET, _LENGTH, _ITEM, _NEXT_LENGTH, _NEXT_ITEM, _NEXT_OVER = range(7)  # columns of a split's state
+# Columns of a split's state before its next cell: forced cells that are left; in the current stratum, the cells that
+# are over, the cells that begin in it, and the lesser's cell; and for the next stratum all that `_item` returns.
+_FORCED, _OFFSET, _LENGTH, _ITEM, _NEXT_LENGTH, _NEXT_ITEM, _NEXT_OVER = range(7)
 _WIDTH = 7
-_NO_ITEM = -2
+_NO_ITEM = -2  # in _ITEM: the stratum has no cell for the lesser
 _U1, _U32, _LOW_32 = np.uint64(1), np.uint64(32), np.uint64(2**32 - 1)
 _OF_32_BITS = 2.0**-32
 
 
 class _Split(NamedTuple):
-    """Cells split between a lesser and a greater side: the number of another split, or ~component."""
+    """Cells split between two sides. A side is a node of the tree: the number of another split, or ~component.
+
+    What is due is counted in units, of which `whole` are a bin, so that the lesser's share p is part / whole.
+    """
 
     lesser: int
+    """Node of the side with the smaller weight."""
     greater: int
+    """Node of the other side."""
     part: int
-    """Units that become due to the lesser in a cell; at most half of `whole`."""
+    """Units that become due to the lesser with each cell; at most half of `whole`."""
     whole: int
     """Units of a bin."""
     debt: int
-    """Units due to the lesser at first; below `whole`. Strata are counted from where it is 0."""
+    """Units due to the lesser after the forced cells; below `whole`, and negative if it got too much before."""
     forced: int
-    """Number of cells that are the lesser's before strata begin."""
+    """Number of first cells that are all the lesser's, because one bin or more was due to it."""
     caps: tuple[int, int]
     """The most bins that the lesser and the greater give."""
 
@@ -68,10 +77,17 @@ class SplitTree:
     """C components that share positions [0, ∞), or as many as their caps allow.
 
     Args:
-        weights: at least 0.
-        debts: due to each at first, in `DEBT_UNITS` of a bin.
-        key: of the choices.
-        caps: the most bins that each gives; None for no limit. Components with neither weight nor debt have 0.
+        weights: weight of each component, at least 0.
+        debts: debt of each component, in `DEBT_UNITS`; may be negative.
+        key: decides which cells the lesser of each split gets.
+        caps: the most bins that each component gives; None for no limit. A component with neither weight nor debt has a
+            cap of 0.
+
+    Attributes:
+        root: the root: number of a split, or ~component if there is only one.
+        children: (lesser, greater) of each split; children come before their split: int64 [splits, 2].
+        units: (part, whole) of each split: int64 [splits, 2].
+        keys: key of each split: uint64 [splits].
     """
 
     def __init__(
@@ -88,8 +104,9 @@ class SplitTree:
         _fill_keys(np.uint64(key), self.keys)
 
     def _grow(self, weights: Sequence[int], debts: Sequence[int], caps: Sequence[int] | None) -> int:
-        """Makes the splits, and returns the root."""
+        """Makes the splits of the Huffman tree, and returns its root."""
         components = [c for c, weight in enumerate(weights) if (weight if caps is None else caps[c])]
+        # Entries are nodes as `_split_of` takes them: (weight, order, node, debt, cap). The order breaks ties.
         heap = [
             (weights[c], order, ~c, debts[c], NO_CAP if caps is None else caps[c]) for order, c in enumerate(components)
         ]
@@ -106,20 +123,22 @@ class SplitTree:
         return int(heap[0][2])
 
     def before(self, n: int) -> list[int]:
-        """Returns how many of the first n positions each component gets; n may be of any size."""
+        """Returns the number of the first n positions that each component gets; n may be of any size."""
         return self._walk(n)[0] if n else [0] * self._num_components
 
     def before_of(self, component: int, n: int) -> int:
-        """Returns how many of the first n positions one component gets."""
+        """Returns the number of the first n positions that one component gets."""
         for node, side in self._paths.get(component, ()):
             num = self._lessers(node, n)[0]
             n = n - num if side else num
         return n if component in self._paths else 0
 
     def state_at(self, n: int) -> tuple[list[int], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
-        """Returns `before(n)`, and the arguments with which `deal` continues from there.
+        """Returns `before(n)`, and the arguments with which `deal` continues from position n.
 
-        States int64 [splits, 7], strata uint64 [splits], and what the caps leave of either side: int64 [splits, 2].
+        Returns:
+            `before(n)`; the state of each split, int64 [splits, 7]; the number of its current stratum, uint64 [splits];
+            and what its caps leave to the lesser and the greater, int64 [splits, 2].
         """
         counts, cells, states = self._walk(n)
         strata = np.array([stratum & _MASK for stratum, _ in states], dtype=np.uint64)
@@ -131,7 +150,12 @@ class SplitTree:
         return counts, table, strata, np.array(rests, dtype=np.int64).reshape(len(states), 2)
 
     def _walk(self, n: int) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, tuple[int, ...]]]]:
-        """Returns how many positions each component gets, either side of every split, and the splits' states."""
+        """Follows the first n positions down the tree.
+
+        Returns:
+            The number of positions of each component; for each split, those of the (lesser, greater); and for each
+            split (stratum, state), as `_state` returns them.
+        """
         counts = [0] * self._num_components
         cells = [(0, 0)] * len(self._splits)
         states: list[tuple[int, tuple[int, ...]]] = [(0, ())] * len(self._splits)
@@ -148,7 +172,7 @@ class SplitTree:
         return counts, cells, states
 
     def _lessers(self, node: int, m: int) -> tuple[int, tuple[int, tuple[int, ...]]]:
-        """Returns how many of m cells of a split are the lesser's, and (stratum, state) of the next cell."""
+        """Returns the lesser's number of the first m cells of a split, within caps, and (stratum, state) after them."""
         lesser_cap, greater_cap = self._splits[node].caps
         num, stratum, state = _state(self._splits[node], self.keys[node], m)
         if lesser_cap < NO_CAP:
@@ -159,7 +183,7 @@ class SplitTree:
 
 
 def _paths(splits: Sequence[_Split], root: int) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Returns for every component the splits from the root to it, each with 1 where it is on the greater side."""
+    """Returns, for every component, its path from the root: (split, 0 for the lesser side or 1 for the greater)."""
     paths = {}
     pending: list[tuple[int, tuple[tuple[int, int], ...]]] = [(root, ())]
     while pending:
@@ -174,7 +198,9 @@ def _paths(splits: Sequence[_Split], root: int) -> dict[int, tuple[tuple[int, in
 def _split_of(lesser: tuple[Any, ...], greater: tuple[Any, ...]) -> _Split:
     """Returns the split of two nodes: (weight, order, node, debt, cap) each."""
     part, whole = lesser[0], lesser[0] + greater[0]
-    owed = lesser[3] * max(whole, 1) - part * (lesser[3] + greater[3])  # in units of whole · DEBT_UNITS
+    # The cells of this split come with the debt of both sides together, of which the lesser gets its share. So what is
+    # due to it at first is its debt minus that share: owed / owed_of bins, a fraction of integers.
+    owed = lesser[3] * max(whole, 1) - part * (lesser[3] + greater[3])
     owed_of = max(whole, 1) * DEBT_UNITS
     if whole.bit_length() > _BITS:
         part, whole = max(part * 2**_BITS // whole, 1 if part else 0), 2**_BITS
@@ -182,22 +208,24 @@ def _split_of(lesser: tuple[Any, ...], greater: tuple[Any, ...]) -> _Split:
         scale = _BITS - whole.bit_length()
         part, whole = part << scale, max(whole, 1) << scale
     debt = owed * whole // owed_of
+    # A forced cell adds `part` to the debt and pays a bin of it; as many are forced as bring it below one bin.
     forced = 0 if debt < whole else (debt - whole) // (whole - part) + 1
     debt += forced * (part - whole)
     return _Split(lesser[2], greater[2], part, whole, debt, forced, (lesser[4], greater[4]))
 
 
 def _state(split: _Split, key: np.uint64, m: int) -> tuple[int, int, tuple[int, ...]]:
-    """Returns how many of m cells are the lesser's, the stratum of the next cell, and the split's row of states."""
+    """Returns the lesser's number of the first m cells, then the stratum and the state of the next cell."""
     part, whole, forced = split.part, split.whole, max(split.forced - m, 0)
     num, m = min(m, split.forced), max(m - split.forced, 0)
     if not part:
         return num, 0, (forced, 0, NO_CAP, _NO_ITEM, NO_CAP, _NO_ITEM, 0)
     due = split.debt + m * part
-    if due < 0:  # no stratum has begun
+    if due < 0:  # the lesser has had too much: stratum 0 has not begun
         length = -(due // part)
         following, next_length, next_over = _item(np.uint64(0), due + length * part, part, whole, key, -1, False)
         return num, -1, (forced, 0, length, _NO_ITEM, next_length, following, next_over)
+    # The current stratum, its cells that are over, and the units between its begin and that of its first cell.
     stratum, offset = divmod(due, whole)
     offset, rest = divmod(offset, part)
     cut = split.debt // part if split.debt > 0 else -1
@@ -213,32 +241,34 @@ def _state(split: _Split, key: np.uint64, m: int) -> tuple[int, int, tuple[int, 
 
 
 def _word(stratum: int) -> np.uint64:
+    """Returns the number of a stratum modulo 2^64."""
     return np.uint64(stratum & _MASK)
 
 
 @kernel_or()
 def _fill_keys(key: Any, keys_out: Any) -> None:
-    """Gives every split a key of its own."""
+    """Writes a key for each split: uint64 [splits]."""
     for i in range(len(keys_out)):
         keys_out[i] = mix(key ^ mix(np.uint64(i) + GOLDEN))
 
 
 @kernel_or()
 def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is_taken: Any) -> Any:
-    """Finds the lesser's cell of a stratum, counted from the first that begins in it.
+    """Chooses the lesser's cell of a stratum.
 
     Args:
-        stratum: its number, modulo 2^64.
-        rest: units between the stratum's begin and that cell's, in [0, part).
+        stratum: number of the stratum, modulo 2^64.
+        rest: units between the begin of the stratum and that of the first cell that begins in it, in [0, part).
         part: as in `_Split`.
         whole: as in `_Split`.
-        key: of the split.
-        cut: number of a stratum's cells that are before the first position; -1 where there is none.
+        key: key of the split.
+        cut: number of the stratum's cells that are before the first position, because a debt is due; -1 if none is.
         is_taken: whether the previous stratum takes the cell that lies in both.
 
     Returns:
-        The cell, -1 for the one that lies in the previous stratum as well; the number of cells that begin in the
-        stratum; and how far into the next stratum the first cell after them begins.
+        The cell, counted from the first that begins in the stratum; -1 is the cell before it, which lies in the
+        previous stratum too. The number of cells that begin in the stratum. The units between the begin of the next
+        stratum and that of the first cell that begins there.
     """
     length = (whole - rest + part - 1) // part
     return _chosen(stratum, rest, part, whole, key, cut, is_taken, length)
@@ -246,11 +276,11 @@ def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is
 
 @inlined
 def _chosen(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is_taken: Any, length: Any) -> Any:
-    """As `_item`, from the number of cells that begin in the stratum."""
+    """Does the work of `_item`; `length` is the number of cells that begin in the stratum."""
     over = rest + length * part - whole
     word = mix(key ^ (stratum * GOLDEN))
-    at = np.float64(word >> _U32) * _OF_32_BITS * whole  # how far into the stratum
-    inner = np.float64(word & _LOW_32) * _OF_32_BITS  # how far into its inner cells
+    at = np.float64(word >> _U32) * _OF_32_BITS * whole  # a random unit of the stratum
+    inner = np.float64(word & _LOW_32) * _OF_32_BITS  # in [0, 1): chooses among the cells inside the stratum
     if cut >= 0:
         return min(cut + np.int64(inner * (length - cut)), length - 1), length, over
     if over > 0 and at >= whole - (part - over):
@@ -273,20 +303,20 @@ def deal(
     components_out: Any,
     numbers_out: Any,
 ) -> None:
-    """Deals the positions that follow a state.
+    """Deals the next N positions to components.
 
-    Every split partitions its positions and keeps their order: the lesser's first, then the greater's.
+    From the root down, every split partitions its positions, in their order: first the lesser's, then the greater's.
 
     Args:
-        root: of a `SplitTree`.
-        children: of a `SplitTree`; they come before their split.
-        units: of a `SplitTree`.
-        keys: of a `SplitTree`.
-        states: from `SplitTree.state_at`.
-        strata: from `SplitTree.state_at`.
-        rests: from `SplitTree.state_at`.
-        components_out: gets the component of each position: int32 [N].
-        numbers_out: gets the number of the component's earlier positions: uint32 [N].
+        root: `SplitTree.root`.
+        children: `SplitTree.children`.
+        units: `SplitTree.units`.
+        keys: `SplitTree.keys`.
+        states: states that `SplitTree.state_at` returned.
+        strata: strata that `SplitTree.state_at` returned.
+        rests: what the caps leave, as `SplitTree.state_at` returned it.
+        components_out: receives the component of each position: int32 [N].
+        numbers_out: receives, for each position, the number of the component's earlier ones: uint32 [N].
     """
     num = len(components_out)
     positions, buffer = np.empty(num, np.uint32), np.empty(num, np.uint32)
@@ -310,12 +340,12 @@ def deal(
 
 @kernel_part
 def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: Any) -> None:
-    """Marks which of a split's next cells are the lesser's, from its state on."""
+    """Marks which of a split's next cells are the lesser's, given its state and stratum."""
     num = len(is_lesser)
     first = min(state[_FORCED], num)
     for i in range(num):
         is_lesser[i] = i < first
-    begin = first - state[_OFFSET]  # where the stratum begins
+    begin = first - state[_OFFSET]  # the stratum's begin, as an index of `is_lesser`; below 0 if it is before
     item, length = state[_ITEM], state[_LENGTH]
     following, next_length, next_over = state[_NEXT_ITEM], state[_NEXT_LENGTH], state[_NEXT_OVER]
     least = max(whole // max(part, 1), 1)
@@ -336,7 +366,7 @@ def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: 
 
 @kernel_part
 def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
-    """Gives one side's cells to the other once it has reached its cap."""
+    """Gives the cells of a side that has reached its cap to the other; `lesser` and `greater` are what caps leave."""
     for i in range(len(is_lesser)):
         if is_lesser[i]:
             is_lesser[i] = lesser > 0
@@ -350,7 +380,7 @@ def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
 
 @kernel_part
 def _partition(positions: Any, begin: Any, end: Any, is_lesser: Any, buffer: Any) -> Any:
-    """Moves the lesser's of a split's positions to the front, and returns where the greater's begin."""
+    """Moves the lesser's positions of a split to the front of its range, and returns where the greater's begin."""
     num_lesser, num_greater = np.uint64(0), np.uint64(0)
     for i in range(end - begin):
         position, side = positions[begin + i], np.uint64(is_lesser[i])
@@ -368,7 +398,7 @@ def _partition(positions: Any, begin: Any, end: Any, is_lesser: Any, buffer: Any
 def _give(
     node: Any, begin: Any, end: Any, positions: Any, begins: Any, ends: Any, components_out: Any, numbers_out: Any
 ) -> None:
-    """Gives positions to a component, or to a split that is dealt later."""
+    """Gives the positions with indices [begin, end) to a node: a component, or a split that is dealt later."""
     if node >= 0:
         begins[node], ends[node] = begin, end
         return

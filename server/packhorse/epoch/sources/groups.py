@@ -1,7 +1,8 @@
-"""Sequences that always share a bin: an epoch of groups, as an epoch of their members.
+"""Groups, which are sequences that always share a bin: an epoch of groups becomes an epoch of their members.
 
-Owns the table of groups and `GroupedSource`, which expands each group into its members and finds members again. The
-plan and the pool below it know groups only: the pool holds groups' numbers, and lengths are sums of members' rooms.
+Owns `Groups`, the table of groups and members, and `GroupedSource`, which replaces each group by its members and
+locates members. The source that it wraps knows groups only: its pool has numbers of groups instead of ids, and a
+group's length is the sum of its members' rooms. Leaves making the table to `packhorse.prepare`.
 """
 
 from collections.abc import Callable
@@ -19,9 +20,9 @@ from packhorse.topology import RoomRule
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Groups:
-    """The groups of a dataset and their members, by number: group 0 is the first of the input.
+    """The groups of a dataset, and their members. Groups are numbered from 0, in the order of the input.
 
-    Legend: G groups, n members.
+    Shape letters: G groups, n members, k resources.
 
     Example:
         >>> groups = Groups(  # group 7 is sequences 20 and 21, group 9 is sequence 22
@@ -35,31 +36,36 @@ class Groups:
     """
 
     table: NDArray[np.int64]
-    """(id, end of its members in `members`) of every group: int64 [G, 2]."""
+    """(id, exclusive end of its members in `members`) of every group: int64 [G, 2]."""
     members: NDArray[np.int64]
     """(id, length in tokens) of every member, group after group: int64 [n, 2]."""
     rooms: RoomRule
     """How a member's room follows from its length."""
     max_sequences_per_bin: int
-    """No bin has more members."""
+    """The most members in any bin."""
     resources: NDArray[np.uint32] | None = None
     """Every member's amount of each resource: uint32 [n, k]; None without resources."""
     costs: tuple[int, ...] = ()
-    """Cost of one of each resource."""
+    """Cost of one unit of each resource: k numbers."""
     are_named: bool = True
-    """Whether bins contain the group of each sequence."""
+    """Whether bins have `group_ids`."""
     order: NDArray[np.int64] | None = None
-    """Members by ascending id: int64 [n]; None if `members` already ascend. Pieces of a sequence keep their order."""
+    """Indices into `members` by ascending id: int64 [n]; None if `members` already ascend by id. Pieces of a sequence
+    keep their order.
+    """
     first_tokens: PoolArray | None = None
     """Every member's first token in its sequence: uint32 or int64 [n]; None if each is 0."""
     shares_prefixes: bool = False
-    """Whether a member attends to what is before its first token, which another one of its group has."""
+    """Whether a member attends to the tokens before its first one, which another member of its group has in the bin."""
 
     def members_of(self, numbers: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the members of groups, group after group, and how many each has: int64 [k] and [len(numbers)].
+        """Returns the members of some groups, group after group, and the number of members of each.
 
         Args:
-            numbers: int [any], of groups; repeats allowed.
+            numbers: numbers of groups; repeats allowed: int [g].
+
+        Returns:
+            Indices into `members`, int64 [members of these groups], and numbers of members, int64 [g].
         """
         numbers = numbers.astype(np.int64)
         begins = np.where(numbers > 0, self.table[numbers - 1, 1], 0)
@@ -68,14 +74,15 @@ class Groups:
         return np.repeat(begins - before, sizes) + np.arange(int(sizes.sum())), sizes
 
     def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Finds the members that have some ids: a row for each piece, and one for an id that none has.
+        """Finds the members with some ids, as rows: one for each piece, and one for an id that no member has.
 
         Returns:
-            Which id each row is of, and its member, -1 where there is none: int64 [rows] both.
+            For each row, its index in `ids`, and its index in `members` or -1: int64 [rows] both.
         """
         order, num_members = self.order, len(self.members)
 
         def at(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+            """Returns the members at some ranks by id."""
             return indices if order is None else order[indices]
 
         begins = _first_not(lambda some: self.members[at(some), 0] < ids, num_members, len(ids))
@@ -86,12 +93,12 @@ class Groups:
         return which, np.where(rows < ends[which], at(np.minimum(rows, num_members - 1)), -1)
 
     def groups_of(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the numbers of members' groups: int64 [len(members)]."""
+        """Returns the number of the group of each member, given indices into `members`: int64 [len(members)]."""
         return _first_not(lambda some: self.table[some, 1] <= members, len(self.table), len(members))
 
 
 class GroupedSource:
-    """An epoch whose groups are replaced by their members, which share the group's bin in their order.
+    """An epoch of groups in which each group is replaced by its members, in their order.
 
     Example:
         >>> from packhorse.epoch import EpochView, PlanIndex
@@ -104,8 +111,8 @@ class GroupedSource:
         ([20, 21, 22], [7, 7, 9])
 
     Args:
-        source: an epoch whose ids are numbers of groups, and whose lengths are the sums of the members' rooms.
-        groups: these groups.
+        source: an epoch whose ids are numbers of groups, and whose lengths are sums of members' rooms.
+        groups: the groups.
     """
 
     def __init__(self, source: Source, groups: Groups) -> None:
@@ -117,7 +124,10 @@ class GroupedSource:
         self.max_sequences_per_bin = groups.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order, with group_ids; a ValueError if one is outside."""
+        """Returns the bins at the given positions, in that order; raises a ValueError if one is outside.
+
+        They have group_ids if `Groups.are_named`.
+        """
         packed, groups = self._source.bins(positions), self._groups
         bin_ends = np.empty_like(packed.bin_ends)
         num_members = _fill_ends(groups.table, packed.ids, packed.bin_ends, bin_ends)
@@ -136,14 +146,16 @@ class GroupedSource:
         )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions: int64 [N].
+        """Returns the costs of the bins at the given positions: int64 [N].
 
-        Each member is a sequence of its own, and what it takes of resources is added. Where prefixes are shared, token
-        t of a sequence costs cost_linear + 2 · t + 1, as it does in a whole one.
+        A bin costs the sum over its members, each of which is a sequence, and the cost of its resources. If prefixes
+        are shared, a member lacks the tokens before its first one, but its token t still costs cost_linear + 2 · t + 1,
+        as in the whole sequence.
         """
         bins, groups = self.bins(positions), self._groups
         costs = bins.costs(cost_linear)
         if groups.shares_prefixes and bins.first_tokens is not None:
+            # A member of L tokens costs cost_linear · L + L² from token 0 on; from token f on, 2 · f · L more.
             before = 2 * bins.first_tokens.astype(np.int64) * bins.lengths
             costs += np.diff(np.concatenate(([0], np.cumsum(before)))[bins.bin_ends], prepend=0)
         if groups.resources is None or not any(groups.costs):
@@ -180,7 +192,12 @@ class GroupedSource:
         )
 
     def _members_before(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the number of members in the earlier groups of the same bin: int64 [n]."""
+        """Returns, for some groups, the number of members in the earlier groups of the same bin: int64 [n].
+
+        Args:
+            positions: position of each group's bin: int64 [n]; -1 for a group that is not in the epoch.
+            index_in_bin: index of each group among the groups of its bin: int64 [n].
+        """
         unique, which = np.unique(positions[positions >= 0], return_inverse=True)
         packed = self._source.bins(unique)
         _, sizes = self._groups.members_of(packed.ids)
@@ -194,14 +211,16 @@ class GroupedSource:
 def _first_not(
     is_before: Callable[[NDArray[np.int64]], NDArray[np.bool_]], size: int, num_wanted: int
 ) -> NDArray[np.int64]:
-    """Returns for each of some wanted values the first index that is not before it, `size` where all are: int64 [n].
+    """Returns, for each wanted value, the first index of ascending values that is not before it: int64 [n].
 
-    Bisects for all at once and compares few indices, so a mapped column is not copied.
+    It is `size` if all are before it. Unlike `np.searchsorted`, it reads only the values that it compares, so a column
+    of a memory-mapped table is not copied.
 
     Args:
-        is_before: whether an index of ascending values is before each wanted one: int64 [n] to bool [n].
-        size: how many values there are.
-        num_wanted: n.
+        is_before: takes an index for each wanted value, int64 [n]; returns whether the values there are before the
+            wanted ones, bool [n].
+        size: number of ascending values.
+        num_wanted: n, the number of wanted values.
     """
     low = np.zeros(num_wanted, dtype=np.int64)
     high = np.full(num_wanted, size, dtype=np.int64)
@@ -215,7 +234,14 @@ def _first_not(
 
 @kernel_or()
 def _fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) -> int:
-    """Writes the end of each bin among all groups' members, and returns the number of members."""
+    """Writes each bin's exclusive end among the members of all its groups, and returns the number of members.
+
+    Args:
+        table: `Groups.table`.
+        numbers: numbers of the groups of all bins, end to end.
+        packed_ends: exclusive end of each bin in `numbers`: int64 [N].
+        bin_ends_out: receives the ends: int64 [N].
+    """
     end = 0
     first = 0
     for b in range(len(packed_ends)):
@@ -238,7 +264,18 @@ def _expand(
     lengths_out: Any,
     groups_out: Any,
 ) -> None:
-    """Writes the ids, rooms and groups of all members of some groups, group after group."""
+    """Writes the ids, rooms and groups' ids of the members of some groups, group after group.
+
+    Args:
+        table: `Groups.table`.
+        members: `Groups.members`.
+        align: as in `RoomRule`, whose formula this repeats.
+        extra_tokens: as in `RoomRule`.
+        numbers: numbers of the groups.
+        ids_out: receives ids: int64 [members].
+        lengths_out: receives rooms: int32 [members].
+        groups_out: receives ids of groups: int64 [members].
+    """
     at = 0
     for i in range(len(numbers)):
         number = np.int64(numbers[i])

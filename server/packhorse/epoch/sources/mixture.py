@@ -1,7 +1,12 @@
 """Mixtures: several components served as one, in exact proportions that can change during a run.
 
-Owns `Mixture`: where weights change, how a component's own epochs follow each other, and the chain of digests. Leaves
-components and stages to `stages`, and the bins of one epoch to `mixture_epoch`.
+Owns `Mixture`: the stages at which weights change, how many bins each component has given before any epoch, and the
+chain of digests. Leaves components and stages to `stages`, the bins of one epoch to `mixture_epoch`, and which position
+gets which component to `_split_tree`.
+
+A draw is `bins_per_draw` consecutive bins of one component, by default a single bin; inside this file positions and
+limits are counted in draws. A segment is a range of an epoch's draws in which the weights are the same. What is due to
+a component is its exact share of the draws so far; a debt is what was due to it but not given.
 """
 
 import hashlib
@@ -37,14 +42,14 @@ from packhorse.topology import checked_integer
 Chain = tuple[tuple[int, str], ...]
 """For each stage, its first position in the run, and the digest of the stage and of everything before it."""
 
-_DIGITS = 16
+_DIGITS = 16  # hexadecimal digits of a stage's digest
 
 
 class Mixture:
-    """Several components as one, epoch by epoch.
+    """Several components served as one, epoch by epoch.
 
-    A position of the run is epoch · num_bins + position. Stages divide the run's positions, so weights can change
-    within an epoch: see `appended`.
+    A position of the run is epoch · num_bins + position. Stages are ranges of such positions, so weights can change
+    within an epoch; see `appended`.
 
     Example:
         >>> from packhorse.epoch import EpochView, PlanIndex
@@ -58,19 +63,20 @@ class Mixture:
         array([60, 30])
 
     Args:
-        components: of distinct names; their order gives `Bins.component_ids`.
-        stages: in order; the last has no `until`.
+        components: components with distinct names; their order gives `Bins.component_ids`.
+        stages: stages in order; the last has no `until`.
         seed: decides which positions each component gets; in [0, 2^64).
-        num_bins: bins of an epoch. By default, with the first stage's weights: with STOP, the bins before a component
-            runs out; otherwise the bins of all components together, so that with REWEIGH each comes once.
+        num_bins: bins in an epoch. The default follows from the first stage's weights. With STOP it is the number of
+            bins before a component runs out. Otherwise it is that of all components together, so that with REWEIGH each
+            bin comes once.
         when_out: what happens after the last bin of a component's epoch, or of its `most_epochs`.
-        bins_per_draw: consecutive bins that come from one component, for steps of a single component. Weights are then
-            shares of draws, equally exact; `num_bins` and the ends of stages must be multiples of it. Unless components
-            are repeated, the last bins of a component's epoch are left out if they do not fill a draw.
+        bins_per_draw: consecutive bins that come from one component, if whole steps are of one component. Weights are
+            then shares of draws, which are as exact; `num_bins` and the ends of stages must be multiples of it. Unless
+            components are repeated, the last bins of a component's epoch are left out if they do not fill a draw.
 
     Raises:
-        ValueError: a stage names no component, weights are negative, all 0 or too far apart, stages are not in order, a
-            number of bins is not a multiple of a draw, a component runs out within an epoch with STOP, or all
+        ValueError: a stage names an unknown component, weights are negative, all 0 or too far apart, stages are not in
+            order, a number of bins is not a multiple of a draw, a component runs out within an epoch with STOP, or all
             components of a stage do with REWEIGH. The message names the problem.
     """
 
@@ -99,7 +105,7 @@ class Mixture:
                 f"{self.components[limits.index(0)].name} has fewer bins than the {bins_per_draw} of a step, which are "
                 "of one component: leave it out, or set when_out to repeat"
             )
-        self._limits = np.array(limits, dtype=np.int64)  # draws of each in an epoch, where it is not repeated
+        self._limits = np.array(limits, dtype=np.int64)  # most draws of each component in an epoch, if not repeated
         self.num_bins = self._default_num_draws() * bins_per_draw if num_bins is None else num_bins
         checked_integer("num_bins", self.num_bins, 1, MAX_BINS)
         check_whole_draws("num_bins", self.num_bins, bins_per_draw)
@@ -110,7 +116,7 @@ class Mixture:
 
     @property
     def num_datasets(self) -> int:
-        """Number of datasets, counting those inside components that are mixtures."""
+        """Number of datasets, including those of components that are mixtures."""
         return sum(component.num_datasets for component in self.components)
 
     @property
@@ -120,7 +126,7 @@ class Mixture:
 
     @property
     def chain(self) -> Chain:
-        """Each stage's first position and digest. Two runs are the same up to the first difference of their chains."""
+        """Each stage's first position and digest. Two runs are equal up to the first difference of their chains."""
         facts: dict[str, object] = {"version": 3, "num_bins": self.num_bins, "when_out": self.when_out}
         if self.bins_per_draw > 1:
             facts["bins_per_draw"] = self.bins_per_draw
@@ -139,12 +145,12 @@ class Mixture:
         return tuple(chain)
 
     def appended(self, stage: Stage, position: int, components: Sequence[Component] = ()) -> "Mixture":
-        """Returns the mixture with other weights from a position of the run on. Nothing before it changes.
+        """Returns a mixture with other weights from a position of the run on. Nothing before this position changes.
 
         Args:
             stage: the weights from there on, without `until`.
-            position: after the first position of the current last stage.
-            components: new ones, added after the others.
+            position: a position of the run, after the first one of the current last stage.
+            components: new components, which are added after the others.
 
         Raises:
             ValueError: the position lies in an earlier stage, or anything that a new mixture refuses.
@@ -169,10 +175,11 @@ class Mixture:
         return self._epochs(checked_seed("epoch", number))
 
     def _epoch(self, number: int) -> MixtureEpoch:
+        """Makes an epoch."""
         return MixtureEpoch(self.components, self._segments(number), self._begins(number), self.bins_per_draw)
 
     def _segments(self, epoch: int) -> list[Segment]:
-        """Returns the segments of an epoch, in draws."""
+        """Returns the segments of an epoch: one for each stage in it, and more if components leave."""
         begin = epoch * self._draws_per_epoch
         if self.when_out is not WhenOut.REPEAT:
             return self._segments_without_repeats(epoch, begin)
@@ -185,14 +192,14 @@ class Mixture:
         return segments
 
     def _segments_without_repeats(self, epoch: int, begin: int) -> list[Segment]:
-        """Returns the segments of an epoch whose components are not repeated: one more where a component leaves.
+        """Returns the segments of an epoch in which components are not repeated. A new one begins when one leaves.
 
-        Every epoch begins without debts. Under STOP a component leaves only because of roundings: a stage may take a
-        bin more of it than is due.
+        Every epoch begins without debts. Under STOP a component leaves only because of rounding: a stage may take a bin
+        more from it than is due.
         """
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
-        due = [Fraction(0)] * len(self.components)
+        due = [Fraction(0)] * len(self.components)  # draws due to each component in this epoch before the stage
         for number, a, b in self._stages_of(epoch):
             parts = self._shares[number].parts
             has_weight = np.array(parts, dtype=object) > 0
@@ -212,9 +219,10 @@ class Mixture:
 
     @cached_property
     def _orders(self) -> list[tuple[ComponentOrder, list[int]]]:
-        """The order of each stage where components are repeated, and how many draws each has given before it.
+        """For each stage, if components are repeated: its order, and the draws that each component has given before it.
 
-        A component that an earlier stage gave too few or too many draws gets or gives back the difference first.
+        If an earlier stage gave a component fewer or more draws than were due, it gets or gives back the difference
+        first.
         """
         orders = []
         before, due = [0] * len(self.components), [Fraction(0)] * len(self.components)
@@ -227,7 +235,7 @@ class Mixture:
         return orders
 
     def _stages_of(self, epoch: int) -> list[tuple[int, int, int]]:
-        """Returns (stage, first draw, end) of an epoch's stages, as draws of the run."""
+        """Returns (number of the stage, first draw, end) of the stages in an epoch; draws are counted in the run."""
         begin, end = epoch * self._draws_per_epoch, (epoch + 1) * self._draws_per_epoch
         stages = [
             (number, max(first, begin), min(until, end))
@@ -236,10 +244,11 @@ class Mixture:
         return [(number, a, b) for number, a, b in stages if a < b]
 
     def _key(self, epoch: int, first: int) -> int:
+        """Returns the key of an order that begins at the draw `first` of an epoch, or of the run if it spans epochs."""
         return derive_key(self.seed, epoch, f"mixture {first}")
 
     def _check_left(self, number: int, epoch: int, out_at: int, end: int) -> None:
-        """Refuses a stage that ends after all of its components have left; both are draws."""
+        """Raises a ValueError if all components of a stage leave at draw `out_at`, before the stage's end."""
         if out_at < end:
             out_at *= self.bins_per_draw
             raise ValueError(
@@ -248,7 +257,7 @@ class Mixture:
             )
 
     def _begins(self, epoch: int) -> list[tuple[int, int]]:
-        """Returns (epoch, position) of every component where an epoch of the mixture begins."""
+        """Returns (epoch, position) at which each component continues when an epoch of the mixture begins."""
         if self.when_out is not WhenOut.REPEAT:
             return [(epoch * self._most_epochs(component), 0) for component in self.components]
         begin = epoch * self._draws_per_epoch
@@ -261,9 +270,11 @@ class Mixture:
         ]
 
     def _most_epochs(self, component: Component) -> int:
+        """Returns the number of a component's epochs that one epoch of the mixture has before the component is out."""
         return 1 if self.when_out is WhenOut.REPEAT else component.most_epochs
 
     def _default_num_draws(self) -> int:
+        """Returns the draws of an epoch whose number of bins is not given; see the argument `num_bins`."""
         shares = self._shares[0]
         limits = [(part, num) for part, num in zip(shares.parts, self._limits.tolist(), strict=True) if part]
         if self.when_out is WhenOut.STOP:
@@ -271,7 +282,10 @@ class Mixture:
         return sum(num for _, num in limits)
 
     def _check_enough(self) -> None:
-        """Refuses epochs that take more bins than there are; an epoch in which no stage begins is like the last."""
+        """Raises a ValueError if an epoch takes more bins than there are.
+
+        Only epochs in which a stage begins, and those after them, are checked: all others are like one of these.
+        """
         for epoch in sorted({first // self.num_bins + after for first in self._firsts for after in (0, 1)}):
             if self.when_out is WhenOut.STOP:
                 self._check_due(epoch)
@@ -284,9 +298,9 @@ class Mixture:
                 self._check_left(number, epoch, int(limits.sum()), self._draws_per_epoch)
 
     def _check_due(self, epoch: int) -> None:
-        """Refuses an epoch in which a component would give more bins than it has, as its weights say.
+        """Raises a ValueError if more bins of a component are due in an epoch than it has.
 
-        The seed does not matter, so a mixture is refused for every run or for none.
+        What is due does not depend on the seed, so a mixture is refused for every run or for none.
         """
         due = [Fraction(0)] * len(self.components)
         for number, a, b in self._stages_of(epoch):
@@ -302,7 +316,7 @@ class Mixture:
 
 
 def first_difference(one: Chain, other: Chain) -> int | None:
-    """Returns the position of the run at which two mixtures begin to differ; None if they are the same.
+    """Returns the position of the run at which two mixtures begin to differ; None if they never do.
 
     A cursor at or before it is valid in both.
 
@@ -311,8 +325,8 @@ def first_difference(one: Chain, other: Chain) -> int | None:
         500
 
     Args:
-        one: the chain of a mixture.
-        other: another's.
+        one: chain of a mixture.
+        other: chain of another mixture.
     """
     for pair in zip_longest(one, other):
         if pair[0] != pair[1]:
@@ -321,6 +335,7 @@ def first_difference(one: Chain, other: Chain) -> int | None:
 
 
 def _segment(order: ComponentOrder, first: int, end: int, offset: int, before: NDArray[np.int64]) -> Segment:
+    """Returns the segment of the draws [first, end) of an epoch; arguments are fields of `Segment`."""
     offset_counts = order.before(offset)
     counts = [after - num for after, num in zip(order.before(offset + end - first), offset_counts, strict=True)]
     return Segment(
@@ -335,7 +350,7 @@ def _segment(order: ComponentOrder, first: int, end: int, offset: int, before: N
 
 
 def _debts(due: Iterable[Fraction], before: Iterable[int]) -> list[int]:
-    """Returns the draws that are due and not given yet, in `DEBT_UNITS`."""
+    """Returns each component's debt, the draws that are due minus those given before, in `DEBT_UNITS`."""
     return [
         each.numerator * DEBT_UNITS // each.denominator - num * DEBT_UNITS
         for each, num in zip(due, before, strict=True)
@@ -343,5 +358,5 @@ def _debts(due: Iterable[Fraction], before: Iterable[int]) -> list[int]:
 
 
 def _rounded(due: Fraction) -> Fraction:
-    """Keeps the digits of what is due few, however many stages it is a sum of."""
+    """Rounds what is due to `DEBT_UNITS`, so that a sum over many stages does not get ever longer fractions."""
     return Fraction(round(due * DEBT_UNITS), DEBT_UNITS)

@@ -1,7 +1,11 @@
 """One epoch of a mixture as a source: each position is a bin of some component's own epoch.
 
-Owns the way from a position to (component, its epoch, its position) and back, kept chunk by chunk. Leaves which
-component gets which position to `_split_tree`, and where this epoch begins in stages and components to `mixture`.
+Owns the step from a position to (component, its epoch, its position) and back, and remembers it for chunks of
+positions. Leaves the choice of each position's component to `_split_tree`, and the stages and the component's bins with
+which this epoch begins to `mixture`.
+
+A draw is `bins_per_draw` consecutive bins of one component. A bin's number counts the bins of its component in this
+epoch before it. Shape letters: C components, N bins.
 """
 
 import threading
@@ -30,28 +34,30 @@ from packhorse.epoch.sources.source import (
 from packhorse.epoch.sources.stages import Component
 from packhorse.storage import BoundedCache
 
-_CHUNK = 1 << 14  # positions that are dealt together
+_CHUNK = 1 << 14  # positions of a chunk
 _BYTES_PER_POSITION = 8
-_MOST_BYTES = 4 << 20  # of the chunks used last together; at least two are kept
+_MOST_BYTES = 4 << 20  # memory of the chunks that are remembered, those used last; at least two are
 
 
 class _Chunk(NamedTuple):
-    """Positions that were dealt together."""
+    """Consecutive positions whose components were computed together."""
 
     before: list[int]
-    """How many bins each component has given before."""
+    """Number of positions that each component gets before the chunk."""
     components: NDArray[np.int32]
-    """The component of each position."""
+    """Component of each position: int32 [positions]."""
     numbers: NDArray[np.uint32]
-    """How many of the component's bins come before it in the chunk."""
+    """For each position, number of the component's positions before it in the chunk: uint32 [positions]."""
 
 
 class ComponentOrder:
-    """Positions of C components, endless. Safe to be used by many threads.
+    """The component of each position from 0 on. Thread-safe.
+
+    A position here is a draw of a segment's weights, so it may be beyond the segment that uses the order.
 
     Args:
-        tree: decides who gets which; positions are below the sum of its caps.
-        length: positions at or beyond it are never requested; None for no end.
+        tree: decides which component gets which position; positions are below the sum of its caps.
+        length: end of the positions that are ever asked for; None for no end.
     """
 
     def __init__(self, tree: SplitTree, length: int | None = None) -> None:
@@ -62,21 +68,21 @@ class ComponentOrder:
 
     @property
     def most_bytes(self) -> int:
-        """The most memory that it takes."""
+        """The most bytes of memory that the order takes."""
         whole = _MOST_BYTES + _BYTES_PER_POSITION * _CHUNK
         return whole if self._length is None else min(_BYTES_PER_POSITION * self._length, whole)
 
     def before(self, num: int) -> list[int]:
-        """Returns how many of the first `num` positions each component gets; `num` may be of any size."""
+        """Returns the number of the first `num` positions that each component gets; `num` may be of any size."""
         return self._tree.before(num)
 
     def at(
         self, first: int, before: Sequence[int], positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns the component of each position, and how many of its bins come between `first` and there.
+        """Returns the component of each position, and the number of its positions from `first` to there.
 
         Args:
-            first: from where positions are counted.
+            first: the position from which `positions` are counted.
             before: `self.before(first)`.
             positions: int64 [N], at least 0.
         """
@@ -94,7 +100,15 @@ class ComponentOrder:
     def positions_of(
         self, component: int, first: int, before: Sequence[int], end: int, numbers: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Returns the positions of a component's bins, which are below `end`: int64 [N]; the inverse of `at`."""
+        """Returns the positions of a component with some numbers, counted from `first`: int64 [N]; the inverse of `at`.
+
+        Args:
+            component: the component.
+            first: as for `at`.
+            before: as for `at`.
+            end: end of the positions that are searched.
+            numbers: for each position, the number of the component's positions from `first` to there: int64 [N].
+        """
         positions = np.empty(len(numbers), dtype=np.int64)
         chunks = range(first // _CHUNK, -(-end // _CHUNK))
         for i, number in enumerate(numbers.tolist()):
@@ -106,10 +120,12 @@ class ComponentOrder:
         return positions
 
     def _chunk(self, number: int) -> _Chunk:
+        """Returns a chunk, and remembers it."""
         with self._lock:
             return self._chunks.get(number, lambda: self._dealt(number))
 
     def _dealt(self, number: int) -> _Chunk:
+        """Computes a chunk."""
         tree, first = self._tree, number * _CHUNK
         length = _CHUNK if self._length is None else min(_CHUNK, self._length - first)
         before, *state = tree.state_at(first)
@@ -129,12 +145,20 @@ def _look_up(
     components_out: Any,
     numbers_out: Any,
 ) -> Any:
-    """Looks positions up in a chunk, from index `begin` up to the first that lies outside, whose index is returned.
+    """Looks positions up in a chunk, from index `begin` on, until one lies outside it; returns the index of this one.
 
-    `components` and `numbers` are the chunk's, and `first` is its first position; `base`, [C], is added to numbers.
+    Args:
+        components: `_Chunk.components`.
+        numbers: `_Chunk.numbers`.
+        base: number to add for each component: int64 [C].
+        first: the chunk's first position.
+        positions: int64 [N].
+        begin: index into `positions` of the first to look up.
+        components_out: receives components: int32 [N].
+        numbers_out: receives numbers: int64 [N].
     """
     for i in range(begin, len(positions)):
-        inside = np.uint64(positions[i] - first)  # far above, where it is below 0
+        inside = np.uint64(positions[i] - first)  # a negative one becomes very large
         if inside >= np.uint64(len(components)):
             return i
         component = np.uint64(components[inside])  # unsigned: it is not checked for being below 0
@@ -143,67 +167,67 @@ def _look_up(
     return len(positions)
 
 
-_BYTES_PER_COMPONENT = 128  # of a segment
+_BYTES_PER_COMPONENT = 128  # memory of a segment for each component, about
 _ONE = np.uint64(1)
 _BEGIN, _END, _LEAST, _GREATEST = range(4)  # columns of the table that `_group` writes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Segment:
-    """Draws of an epoch with the same weights."""
+    """A range of an epoch's draws in which the weights are the same."""
 
     first: int
-    """Its first draw in the epoch."""
+    """First draw of the segment in the epoch."""
     end: int
-    """The first draw of the next segment."""
+    """First draw after the segment."""
     order: ComponentOrder
-    """The component of each draw; it may begin before this segment and end after it."""
+    """Component of each draw; the order may begin before this segment and end after it."""
     offset: int
     """Number of draws of the order before this segment."""
     offset_counts: Sequence[int]
-    """How many of these each component has given."""
+    """Number of these draws for each component."""
     before: NDArray[np.int64]
-    """How many draws each component has given in this epoch before: int64 [C]."""
+    """Number of draws that each component has in this epoch before this segment: int64 [C]."""
     counts: NDArray[np.int64]
-    """How many draws each component gives here: int64 [C]."""
+    """Number of draws that each component has in this segment: int64 [C]."""
 
     def at(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns the component of some of the segment's draws, and how many of its draws here come before."""
+        """Returns the component of some of the segment's draws, and the number of its draws before in the segment."""
         return self.order.at(self.offset, self.offset_counts, draws - self.first)
 
 
 class BinRange(NamedTuple):
-    """The bins that one epoch of a mixture takes from a component: a range over its consecutive epochs."""
+    """The bins that one epoch of a mixture takes from a component: a range that may go over several of its epochs."""
 
     epoch: int
-    """The component's epoch in which it begins."""
+    """The component's epoch in which the range begins."""
     position: int
-    """The position in this epoch at which it begins."""
+    """The position in this epoch at which the range begins."""
     num_bins: int
     """Number of bins."""
 
 
 class _Part(NamedTuple):
-    """The wanted bins that are of one epoch of a component."""
+    """Those of the wanted bins that belong to one epoch of a component."""
 
     component: int
-    """Its number."""
+    """Number of the component."""
     source: Source
-    """The epoch."""
+    """The component's epoch."""
     bins: slice
-    """Which bins these are, of all parts laid end to end."""
+    """Range of these bins, if the bins of all parts are laid end to end."""
     positions: NDArray[np.int64]
-    """Theirs in the epoch: int64 [n]."""
+    """Positions of these bins in the component's epoch: int64 [bins]."""
 
 
 class MixtureEpoch:
     """One epoch of a mixture.
 
     Args:
-        components: C of them.
-        segments: of all its draws, without a gap.
-        begins: (epoch, position) of every component at the beginning of this epoch of the mixture.
-        bins_per_draw: bins in a row that come from one component.
+        components: the mixture's components.
+        segments: segments of all draws of the epoch, in order.
+        begins: (epoch, position) at which each component continues when this epoch begins.
+        bins_per_draw: consecutive bins that come from one component.
     """
 
     def __init__(
@@ -229,7 +253,7 @@ class MixtureEpoch:
 
     @property
     def num_bytes(self) -> int:
-        """The most memory of this epoch, without its datasets and their own epochs."""
+        """The most bytes of memory of this epoch, without its datasets and the components' epochs."""
         of_segments = sum(segment.order.most_bytes for segment in self._segments)
         return of_segments + _BYTES_PER_COMPONENT * len(self._components) * len(self._segments)
 
@@ -240,9 +264,9 @@ class MixtureEpoch:
         return [BinRange(*each) for each in zip(self._first_epochs, positions, self._num_taken.tolist(), strict=True)]
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order; a ValueError if one is outside.
+        """Returns the bins at the given positions, in that order; raises a ValueError if one is outside.
 
-        They have component_ids: the number of the prepared dataset, in the order of components and of their datasets.
+        Their component_ids are numbers of prepared datasets, in the order of components and of the datasets in each.
         """
         wanted = checked_positions(positions, self.num_bins)
         order, parts = self._parts(*self._at(wanted))
@@ -256,12 +280,13 @@ class MixtureEpoch:
         return filled(unfilled, outline, wanted)
 
     def _find_part(self, part: _Part, outline: Outline) -> UnfilledBins:
+        """Finds the bins of a part, and writes its range of the outline."""
         has_templates = self._components[part.component].num_templates > 0
         first_template = self._first_template[part.component] if has_templates else None
         return find_in(part.source, part.positions, outline.part(part.bins), first_template)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions: int64 [N]."""
+        """Returns the costs of the bins at the given positions: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         order, parts = self._parts(*self._at(wanted))
         return np.concatenate([part.source.costs(part.positions, cost_linear) for part in parts]).take(order)
@@ -269,11 +294,11 @@ class MixtureEpoch:
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where ids are in this epoch; see `Locations` for the rows of one id.
 
-        Looks in every component, in each of its epochs from which this one takes bins.
+        It asks every component, for each of its epochs from which this one takes bins, and joins the rows.
         """
         wanted = np.ascontiguousarray(ids, dtype=np.int64)
         unique, which_of = np.unique(wanted, return_inverse=True)
-        parts = [_rows(unique, np.full(len(unique), -1), _nowhere(unique))]
+        parts = [_rows(unique, np.full(len(unique), -1), _nowhere(unique))]  # in case that no component has an id
         for component, (epoch, begin, num_taken) in enumerate(self.taken):
             num_bins, end = max(self._components[component].num_bins, 1), begin + num_taken
             for ahead in range(begin // num_bins, max(-(-end // num_bins), begin // num_bins + 1)):
@@ -283,6 +308,7 @@ class MixtureEpoch:
                 positions = self._positions_of(component, numbers)
                 own = np.zeros(len(found.ids), np.int64) if found.component_ids is None else found.component_ids
                 own = own + self._first_dataset[component]
+                # The component's positions and indices become those of this epoch; columns as in `_rows`.
                 rows = _rows(unique, np.where(found.lengths < 0, -1, own), found)
                 rows[4] = positions
                 rows[5] = np.where(positions < 0, -1, found.index_in_bin)
@@ -304,9 +330,15 @@ class MixtureEpoch:
     def _parts(
         self, components: NDArray[np.int32], numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], list[_Part]]:
-        """Returns the wanted bins by component and epoch, and which of these comes first, second, …: int64 [N].
+        """Divides wanted bins by component and by its epochs.
 
-        Without wanted bins, returns an empty part of the first component.
+        Args:
+            components: component of each bin: int32 [N].
+            numbers: number of each bin among those of its component in this epoch: int64 [N].
+
+        Returns:
+            For each wanted bin, its index if all parts are laid end to end, int64 [N]; and the parts. Without wanted
+            bins there is one empty part, of the first component.
         """
         order, owns = np.empty((2, len(components)), dtype=np.int64)
         table = np.zeros((len(self._components), 4), dtype=np.int64)
@@ -317,7 +349,7 @@ class MixtureEpoch:
             component = self._components[number]
             num_bins = max(component.num_bins, 1)
             epochs, edges = [least // num_bins], [begin, end]
-            if most // num_bins > epochs[0]:
+            if most // num_bins > epochs[0]:  # bins of several epochs of the component: sort them by epoch
                 by_epoch = np.argsort(owns[begin:end] // num_bins, kind="stable")
                 owns[begin:end] = owns[begin:end][by_epoch]
                 order[np.flatnonzero(components == number)[by_epoch]] = np.arange(begin, end)
@@ -329,7 +361,7 @@ class MixtureEpoch:
         return order, parts
 
     def _at(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns every position's component, and how many of its bins come before it in this epoch."""
+        """Returns each position's component, and the bin's number among those of the component in this epoch."""
         if self._bins_per_draw == 1:
             return self._draws_at(positions)
         draws, inside = np.divmod(positions, self._bins_per_draw)
@@ -337,7 +369,7 @@ class MixtureEpoch:
         return components, numbers * self._bins_per_draw + inside
 
     def _draws_at(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns every draw's component, and how many of its draws come before it in this epoch."""
+        """Returns each draw's component, and the draw's number among those of the component in this epoch."""
         if len(self._segments) == 1:
             return self._segments[0].at(draws)
         components = np.empty(len(draws), dtype=np.int32)
@@ -350,7 +382,7 @@ class MixtureEpoch:
         return components, numbers
 
     def _positions_of(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the positions of a component's bins, by their numbers in this epoch; -1 for those below 0."""
+        """Returns the positions of a component's bins, given their numbers in this epoch; -1 for a number below 0."""
         positions = np.full(len(numbers), -1, dtype=np.int64)
         draws, inside = np.divmod(numbers, self._bins_per_draw)
         for segment in self._segments:
@@ -366,16 +398,19 @@ class MixtureEpoch:
 def _group(
     components: Any, numbers: Any, first_positions: Any, parts_out: Any, order_out: Any, positions_out: Any
 ) -> None:
-    """Sorts bins, [N], by component. Their positions are numbers + first_positions[component].
+    """Sorts bins by component, stably.
+
+    A position here is numbers + first_positions[component]: it counts the component's bins from the beginning of the
+    component's first epoch that this epoch takes bins from.
 
     Args:
-        components: of every bin: int32 [N].
-        numbers: of every bin among its component's in this epoch: int64 [N].
-        first_positions: int64 [C].
-        parts_out: gets the begin and end of each component's bins, and their least and greatest position; zeros
-            before: int64 [C, 4].
-        order_out: gets the new index of each bin: int64 [N].
-        positions_out: gets positions in this order: int64 [N].
+        components: component of each bin: int32 [N].
+        numbers: number of each bin among those of its component in this epoch: int64 [N].
+        first_positions: position at which each component begins: int64 [C].
+        parts_out: zeros; receives the begin and end of each component's bins in the new order, and their least and
+            greatest position: int64 [C, 4].
+        order_out: receives the new index of each bin: int64 [N].
+        positions_out: receives positions in the new order: int64 [N].
     """
     ends = np.zeros(len(parts_out), np.uint64)  # unsigned: no index is checked for being below 0
     for component in components:
@@ -399,23 +434,27 @@ def _group(
 
 
 def _nowhere(ids: NDArray[np.int64]) -> Locations:
+    """Returns locations of ids that no dataset has."""
     missing = np.full(len(ids), -1, dtype=np.int64)
     return Locations(ids=ids, first_tokens=missing, lengths=missing, positions=missing, index_in_bin=missing)
 
 
 def _rows(unique: NDArray[np.int64], component_ids: NDArray[np.int64], found: Locations) -> NDArray[np.int64]:
-    """Locations as a table: index of the id, component, first token, length, position, index in bin: int64 [6, n]."""
+    """Returns locations as a table: int64 [6, rows].
+
+    The six are: index of the id in `unique`, component, first token, length, position, index in the bin.
+    """
     which = np.searchsorted(unique, found.ids)
     return np.stack((which, component_ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin))
 
 
 def _without_superseded(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sorts rows by (id, component, first token, position), and drops those that a later one supersedes.
+    """Sorts rows of `_rows` by (id, component, first token, position), and drops those that another one makes needless.
 
-    These are an id's row without a component where another row has one, and a piece's row without a position where
-    another row has one.
+    These are an id's row without a component if it has another row with one, and a piece's row without a position if
+    the piece has another row with one.
     """
     rows = rows[:, np.lexsort((rows[4], rows[2], rows[1], rows[0]))]
-    same = np.zeros((3, rows.shape[1]), dtype=bool)  # as the next row, in its id, component and first token
+    same = np.zeros((3, rows.shape[1]), dtype=bool)  # whether id, component and first token equal those of the next row
     same[:, :-1] = rows[:3, 1:] == rows[:3, :-1]
     return rows[:, ~(((rows[1] < 0) & same[0]) | ((rows[4] < 0) & same.all(axis=0)))]

@@ -1,7 +1,8 @@
-"""An epoch of a prepared dataset, as a function: any bin at any position, and back from any id.
+"""The epoch of a prepared dataset as a function: from any position to its bin, and from any id to its position.
 
-Owns `EpochView`, the source that all others are made of, and `materialize_epoch`, the same as lists. Leaves the order
-of positions to `assignment`, and the pool's files to `packhorse.dataset`.
+Owns `EpochView`, the source of which all others are made, and `materialize_epoch`, which gives its bins as lists.
+Leaves the compiled loops to `plan_kernels`, the ranks that get the positions to `assignment`, and the pool's files to
+`packhorse.dataset`.
 """
 
 import secrets
@@ -29,21 +30,22 @@ from packhorse.epoch.sources.source import (
 from packhorse.packing import Template
 
 LocateEntries = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+"""A function such as `EpochView.locate_entries`."""
 
 _BINS_AT_ONCE = 4096
 
 
 class EpochView:
-    """One epoch under one seed.
+    """One epoch of a prepared dataset, under one seed.
 
     Args:
         plan: the plan's tables.
         pool: ids of all lengths, ascending by (length, id): uint32 or int64 [number of sequences].
         seed: in [0, 2^64).
         epoch: in [0, 2^64).
-        first_tokens: first token of each pool entry in its sequence, for pools that hold pieces: uint32 or int64 [as
-            the pool]; entries of one length ascend by (id, first token).
-        window: the plan's locality window, in [0, 2^32): each is shuffled separately.
+        first_tokens: first token of each pool entry in its sequence, if the pool has pieces: uint32 or int64 [as the
+            pool]; entries of one length then ascend by (id, first token).
+        window: number of the locality window that the plan is of, in [0, 2^32); each is shuffled separately.
         wide: whether to draw with 64-bit words, which only large pools need; the ids are the same. None decides by the
             pool's size.
 
@@ -88,10 +90,10 @@ class EpochView:
             self._pool_rows,
         )
         self.num_bytes = self._pool_rows.nbytes
-        """Memory that this epoch takes beside its dataset."""
+        """Bytes of memory that this epoch takes in addition to its dataset."""
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order; a ValueError if one is outside."""
+        """Returns the bins at the given positions, in that order; raises a ValueError if one is outside."""
         return bins_at(self, positions)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
@@ -109,13 +111,13 @@ class EpochView:
     def draw(
         self, templates: NDArray[np.int64], copies: NDArray[np.int64], bounds: NDArray[np.int64], columns: Columns
     ) -> int:
-        """Fills bins that were found, and returns their number of tokens.
+        """Fills bins that `find` found, and returns their number of tokens.
 
         Args:
-            templates: of each bin: int64 [n].
-            copies: the copy of its template that each bin is: int64 [n].
+            templates: template of each bin: int64 [N].
+            copies: which copy of its template each bin is: int64 [N].
             bounds: as in `Fill`.
-            columns: written.
+            columns: receive the bins.
         """
         num_tokens, _ = kernels.draw_ids(
             self._plan.draw_tables,
@@ -132,7 +134,7 @@ class EpochView:
         return int(num_tokens)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N]."""
+        """Returns the costs of the bins at the given positions, which are those of their templates: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         known = self._costs
         if known is None or known[0] != cost_linear:
@@ -143,13 +145,13 @@ class EpochView:
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids are in the epoch: O(distinct lengths · log pool) per id, as its length is unknown."""
+        """Returns where ids are in the epoch, in O(distinct lengths · log pool) for each: its length is not known."""
         return located(self._plan, self._pool, self._first_tokens, ids, self.locate_entries)
 
     def locate_entries(
         self, length_index: NDArray[np.int64], entries: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns where entries of the pool are: positions, and indices in their bins; -1 for an entry of -1.
+        """Returns where entries of the pool are: positions, and indices in the bins; both -1 for an entry of -1.
 
         Args:
             length_index: int64 [n], each entry's index into the plan's lengths.
@@ -180,7 +182,7 @@ def check_pool(plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None)
 def located(
     plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None, ids: ArrayLike, locate_entries: LocateEntries
 ) -> Locations:
-    """Returns where ids are, given `EpochView.locate_entries` or the like of the whole epoch."""
+    """Returns where ids are in an epoch: finds their entries in the pool, which `locate_entries` then locates."""
     wanted = np.ascontiguousarray(ids, dtype=np.int64)
     which, length_index, entries = _entries(plan, pool, first_tokens is not None, wanted)
     begins = np.where(entries < 0, -1, 0)
@@ -203,9 +205,9 @@ def located(
 def _entries(
     plan: PlanIndex, pool: PoolArray, has_pieces: bool, wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Returns rows of (which wanted id, index into lengths, index into the pool): int64 [n] each."""
+    """Returns the rows of `plan_kernels.find_entries` as three arrays of int64."""
     num_rows, size = len(wanted), -1
-    while size < num_rows:  # with pieces the number of rows is known only afterwards
+    while size < num_rows:  # with pieces there may be more rows than ids: then the arrays were too short
         size = num_rows
         rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
         num_rows = kernels.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
@@ -246,6 +248,7 @@ def materialize_epoch(
 
 
 def _lists(view: EpochView) -> Iterator[list[int]]:
+    """Yields the ids of each bin as a list."""
     for first in range(0, view.num_bins, _BINS_AT_ONCE):
         bins = view.bins(np.arange(first, min(first + _BINS_AT_ONCE, view.num_bins)))
         ids, start = bins.ids.tolist(), 0

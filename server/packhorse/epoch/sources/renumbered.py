@@ -1,7 +1,10 @@
 """Sources that renumber the bins of another: ranges of positions left out, and short bins joined into long ones.
 
 Owns `SkipSource`, which leaves ranges of positions out, and `JoinedSource`, which joins several short bins into a long
-one, so that components of different max_seq_len have bins of one size.
+one, so that components of different max_seq_len have bins of one size. Leaves the ranges, and their arithmetic for a
+single position, to `topology.Skips`.
+
+Shape letters: N bins asked for, n short bins in them.
 """
 
 from dataclasses import replace
@@ -24,17 +27,17 @@ from packhorse.epoch.sources.source import (
 from packhorse.topology import Skips, checked_integer
 
 MAX_ROWS = 1 << 16
-"""The most short bins in a long one: rows are numbered in 16 bits."""
+"""The most short bins in a long one; the number of a row has 16 bits."""
 
 _ROWS = np.dtype(np.uint16)
 
 
 class SkipSource:
-    """A source without some ranges of positions. The others are renumbered from 0, without a gap.
+    """A source without some ranges of positions. The other positions are renumbered from 0, without a gap.
 
     Args:
         source: any epoch.
-        skips: ranges of its positions; those beyond its end have no effect.
+        skips: ranges of the source's positions; those beyond its end have no effect.
     """
 
     def __init__(self, source: Source, skips: Skips) -> None:
@@ -48,19 +51,19 @@ class SkipSource:
         self.max_sequences_per_bin = source.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given new positions; a ValueError if one is outside."""
+        """Returns the bins at the given new positions; raises a ValueError if one is outside."""
         wanted = checked_positions(positions, self.num_bins)
         return replace(self._source.bins(self._positions_in_source(wanted)), positions=wanted)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given new positions: int64 [N]."""
+        """Returns the costs of the bins at the given new positions: int64 [N]."""
         return self._source.costs(self._positions_in_source(checked_positions(positions, self.num_bins)), cost_linear)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns the new positions of ids; -1 if their bin is skipped."""
+        """Returns where ids are, with new positions; -1 if their bin is skipped."""
         found = self._source.locate(ids)
-        num_ranges = np.searchsorted(self._firsts, found.positions, side="right")  # that begin at or before it
-        # With no range before it, index -1 reads the 0 that is appended; the first condition masks it.
+        num_ranges = np.searchsorted(self._firsts, found.positions, side="right")  # ranges that begin at or before it
+        # If there is none, index -1 reads the appended 0, and the first condition is False.
         is_skipped = (num_ranges > 0) & (found.positions < np.append(self._ends, 0)[num_ranges - 1])
         is_gone = is_skipped | (found.positions < 0)
         return replace(
@@ -70,12 +73,12 @@ class SkipSource:
         )
 
     def _positions_in_source(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the positions that the given new ones had before any was skipped."""
+        """Returns the positions in the source that have the given new positions."""
         return positions + self._skipped[np.searchsorted(self._gaps, positions, side="right")]
 
 
 class JoinedSource:
-    """An epoch of long bins, each several short bins in a row; the last one may have fewer.
+    """An epoch of long bins, each of several consecutive short bins, its rows; the last one may have fewer.
 
     Example:
         >>> from packhorse.epoch import EpochView, PlanIndex
@@ -87,7 +90,7 @@ class JoinedSource:
 
     Args:
         source: an epoch of one dataset.
-        rows_per_bin: k, short bins in a long one, in [1, 65536].
+        rows_per_bin: number of short bins in a long one, in [1, 65536].
     """
 
     def __init__(self, source: Source, rows_per_bin: int) -> None:
@@ -99,11 +102,11 @@ class JoinedSource:
         self.max_sequences_per_bin = rows_per_bin * source.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order, with rows; a ValueError if one is outside."""
+        """Returns the bins at the given positions, in that order, with rows; raises a ValueError if one is outside."""
         return bins_at(self, positions)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
-        """Finds the bins at the given positions, as `FindingSource.find`; they have no templates.
+        """Finds the bins at the given positions; see `FindingSource.find`. They have no templates.
 
         Raises:
             ValueError: the source is a mixture.
@@ -122,13 +125,13 @@ class JoinedSource:
         )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions: int64 [N]."""
+        """Returns the costs of the bins at the given positions: int64 [N]."""
         short, ends = self._short(checked_positions(positions, self.num_bins))
         up_to = np.concatenate(([0], np.cumsum(self._source.costs(short, cost_linear))))
         return np.diff(up_to[ends], prepend=0)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids are in the epoch; indices are among the sequences of the whole long bin."""
+        """Returns where ids are in the epoch; their indices count the sequences of the whole long bin."""
         found = self._source.locate(ids)
         is_there = found.positions >= 0
         positions, index_in_bin = found.positions.copy(), found.index_in_bin.copy()
@@ -136,17 +139,18 @@ class JoinedSource:
         positions[is_there] //= self._rows_per_bin
         unique, which = np.unique(positions[is_there], return_inverse=True)
         short, ends = self._short(unique)
-        up_to = self._find_short(short)[1].bounds()
+        up_to = self._find_short(short)[1].bounds()  # sequences before each short bin
         firsts = np.concatenate(([0], ends))[which]
         index_in_bin[is_there] += up_to[firsts + rows] - up_to[firsts]
         return replace(found, positions=positions, index_in_bin=index_in_bin)
 
     def _find_short(self, positions: NDArray[np.int64]) -> tuple[UnfilledBins, Outline]:
+        """Finds short bins by their positions in the source; returns them and their outline."""
         outline = Outline.of(len(positions))
         return find_in(self._source, positions, outline, 0), outline
 
     def _short(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the short bins of long ones, one after the other, and where those of each end: int64 [n], [N]."""
+        """Returns the positions of the short bins of long ones, and the end of each one's: int64 [n] and [N]."""
         firsts = positions * self._rows_per_bin
         num_rows = np.minimum(self._rows_per_bin, self._source.num_bins - firsts)
         ends = np.cumsum(num_rows)
@@ -161,6 +165,14 @@ def _fill(
     bounds: NDArray[np.int64],
     columns: Columns,
 ) -> int:
-    """Fills long bins: the short ones, within bounds of their own, and the row of every sequence."""
+    """Fills long bins, as `Fill`: fills their short bins, and writes the row of every sequence.
+
+    Args:
+        unfilled: the short bins.
+        own_bounds: start of each short bin, counted from the first, and the end of the last: int64 [n + 1].
+        rows: row of every sequence.
+        bounds: start of each long bin in `columns`, and the end of the last: int64 [N + 1].
+        columns: receive the bins.
+    """
     columns["rows"][bounds[0] : bounds[-1]] = rows
     return unfilled.fill(own_bounds + bounds[0], columns)

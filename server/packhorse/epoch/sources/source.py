@@ -1,8 +1,12 @@
-"""The interface of an epoch: bins by position, and positions by id.
+"""The interface of an epoch, `Source`: bins by position, and positions by id.
 
-Owns the protocol that assignments, streams, audits and the server know, and how bins are made in two steps: a source
-first finds them, which tells their sizes, and then fills them into arrays that several sources may share. Leaves the
-prepared epoch to `prepared`, and sources made of other sources to `windows`, `renumbered`, `groups` and `mixture`.
+Bins are made in two steps. A source first finds them: their sizes and templates are then known, as an `Outline`. Then
+it fills them into arrays. So a mixture can find the bins of all components first, and let each fill its part of the
+same arrays. Owns `Source`, which assignments, streams, audits and the server use, and these two steps: `FindingSource`,
+and functions that join and reorder bins that are found but not filled. Leaves the prepared epoch to `prepared`, and
+sources made of other sources to `windows`, `renumbered`, `groups` and `mixture`.
+
+Shape letters: N bins, S sequences, n ids.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,33 +22,35 @@ from packhorse.epoch.bins import SEQUENCE_COLUMNS, Bins
 from packhorse.epoch.vector_instructions import WIDE_LANES, copy_lanes
 
 Columns = Mapping[str, NDArray[Any]]
-"""What bins have for every sequence, by the names of fields of `Bins`, ids and lengths included: [S] each."""
+"""Name of a field of `Bins` with a value for every sequence, such as ids or lengths → its array: [S]."""
 
 Dtypes = Mapping[str, "np.dtype[Any]"]
-"""Columns' dtypes."""
+"""Name of a column → its dtype."""
 
 Fill = Callable[[NDArray[np.int64], Columns], int]
-"""Writes N bins into columns, one after the other, given the start of each bin there and the end of the last: int64
-[N + 1]. Returns their number of tokens."""
+"""A function that writes N bins into columns, one after another, and returns their number of tokens. Its first argument
+is the start of each bin in the columns, and the end of the last one: int64 [N + 1]."""
 
 LENGTHS = np.dtype(np.int32)
+"""The dtype of the column of lengths."""
 
 _ONE, _WIDE = np.uint64(1), np.uint64(WIDE_LANES)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Locations:
-    """Where ids are in an epoch. Every array is int64 [n]; if the dataset lacks an id, all others have -1.
+    """Where ids are in an epoch, as rows of a table; every array is int64 [rows], in the order of the ids asked for.
 
-    An id has one row, in the order of the request; one whose sequence was split has a row for each piece, by ascending
-    first token. In a mixture an id has rows for every component that has it, and in each for every time that it comes
-    in the epoch, ascending by (component, first token, position); one with position -1 where it does not come.
+    Each id has a row. If the dataset lacks the id, all other columns of this row are -1. If its sequence was split, it
+    has a row for each piece, by ascending first token. In a mixture it has a row for each component that has it, and
+    for each time that it comes in the epoch, ascending by (component, first token, position); a component that has the
+    id, but not in this epoch, gives a row with position -1.
     """
 
     ids: NDArray[np.int64]
     """The id."""
     first_tokens: NDArray[np.int64]
-    """First token in its sequence."""
+    """Index in the sequence of the piece's first token; 0 if the sequence was not split."""
     lengths: NDArray[np.int64]
     """Length in tokens."""
     positions: NDArray[np.int64]
@@ -101,7 +107,7 @@ class Source(Protocol):
 
 
 def checked_positions(positions: ArrayLike, num_bins: int) -> NDArray[np.int64]:
-    """Returns positions as int64 [N]; a ValueError if one is outside [0, num_bins)."""
+    """Returns positions as int64 [N]; raises a ValueError if one is outside [0, num_bins)."""
     wanted = np.ascontiguousarray(positions, dtype=np.int64)
     if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < num_bins:
         bad = wanted[(wanted < 0) | (wanted >= num_bins)][0]
@@ -111,28 +117,29 @@ def checked_positions(positions: ArrayLike, num_bins: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Outline:
-    """What is known of N bins before they are filled; sources write it as they find bins."""
+    """What is known of N bins before they are filled: arrays that sources write when they find bins."""
 
     sizes: NDArray[np.int64]
     """Number of sequences in every bin: int64 [N]."""
     templates: NDArray[np.int64]
     """Number of every bin's template, -1 for a bin without: int64 [N]."""
     component_ids: NDArray[np.int32] | None = None
-    """As in `Bins`. A mixture writes the first dataset of each bin's component; that component adds to it."""
+    """Each bin's component, as in `Bins`; None outside mixtures. A mixture first writes the number of its component's
+    first dataset. A component that is a mixture itself then adds the number of its own dataset."""
 
     @classmethod
     def of(cls, num_bins: int, component_ids: NDArray[np.int32] | None = None) -> "Outline":
-        """Returns an outline to be written."""
+        """Returns an outline whose sizes and templates are not written yet."""
         sizes, templates = np.empty((2, num_bins), dtype=np.int64)
         return cls(sizes=sizes, templates=templates, component_ids=component_ids)
 
     def part(self, bins: slice) -> "Outline":
-        """Returns the outline of some of the bins; writing it writes this one."""
+        """Returns the outline of a slice of the bins, as views: what is written there is written here."""
         component_ids = None if self.component_ids is None else self.component_ids[bins]
         return Outline(sizes=self.sizes[bins], templates=self.templates[bins], component_ids=component_ids)
 
     def bounds(self) -> NDArray[np.int64]:
-        """Returns the start of each bin, laid end to end, and the end of the last one: int64 [N + 1]."""
+        """Returns the start of each bin, if bins are laid end to end, and the end of the last one: int64 [N + 1]."""
         bounds = np.zeros(len(self.sizes) + 1, dtype=np.int64)
         np.cumsum(self.sizes, out=bounds[1:])
         return bounds
@@ -140,43 +147,44 @@ class Outline:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class UnfilledBins:
-    """Bins whose outline is written, and that can be filled."""
+    """Bins that were found, so that their outline is written, but not filled yet."""
 
     fill: Fill
-    """Fills them."""
+    """Fills the bins."""
     num_bins: int
     """Number of bins."""
     dtypes: Dtypes
-    """Types of the columns that they have."""
+    """Dtypes of the columns that the bins have."""
     have_templates: bool
     """Whether any bin has a template."""
 
 
 class FindingSource(Source, Protocol):
-    """A source whose bins can be filled into arrays of another's."""
+    """A source whose bins can be filled into arrays that others share."""
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
         """Finds the bins at the given positions.
 
         Args:
-            positions: int64 [n], each in [0, num_bins); repeats allowed.
-            outline: of n bins; written.
-            first_template: the number of the source's first template.
+            positions: int64 [N], each in [0, num_bins); repeats allowed.
+            outline: outline of N bins, which is written.
+            first_template: number of the source's first template; a mixture numbers the templates of all components.
         """
         ...
 
 
 def bins_at(source: FindingSource, positions: ArrayLike) -> Bins:
-    """Finds bins and fills them: `Source.bins` of every source that has `find`."""
+    """Finds and fills the bins at some positions. This is `Source.bins` of every source that has `find`."""
     wanted = checked_positions(positions, source.num_bins)
     outline = Outline.of(len(wanted))
     return filled(source.find(wanted, outline), outline, wanted)
 
 
 def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, first_template: int | None) -> UnfilledBins:
-    """Finds bins of any source, as `FindingSource.find`. One without `find` makes them at once, and they are copied.
+    """Finds bins of any source, as `FindingSource.find`.
 
-    Without a first template, the bins have none.
+    A source without `find` makes its bins here already, and filling copies them. If `first_template` is None, the bins
+    get no templates.
 
     Raises:
         ValueError: the source is a mixture, and the outline has no components.
@@ -208,7 +216,7 @@ def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, firs
 
 
 def concatenated(parts: Sequence[UnfilledBins]) -> UnfilledBins:
-    """Returns the bins of all parts, at least one, one part after the other; columns as `packhorse.epoch.joined`."""
+    """Joins unfilled bins, one part after another; at least one part. Columns are joined as by `bins.joined`."""
     if len(parts) == 1:
         return parts[0]
     names = dict.fromkeys(name for part in parts for name in part.dtypes)
@@ -221,16 +229,16 @@ def concatenated(parts: Sequence[UnfilledBins]) -> UnfilledBins:
 
 
 def reordered(unfilled: UnfilledBins, outline: Outline, order: NDArray[np.int64], outline_out: Outline) -> UnfilledBins:
-    """Returns bins in another order, and writes their outline in it.
+    """Returns unfilled bins in another order, and writes the outline of this order.
 
-    They are filled in their own order and then copied. Sequential writes stay in the cache until a line is full, so
-    this takes less than writing each bin between others.
+    When they are filled, they are first written in the order in which they were found, and then copied. Sequential
+    writes stay in the cache until a line is full, so this takes less time than writing each bin to its final index.
 
     Args:
         unfilled: N bins.
-        outline: theirs.
-        order: the index of the bin that comes first, second, …: int64 [N].
-        outline_out: written.
+        outline: outline of these bins.
+        order: index of the bin that comes first, second, …: int64 [N].
+        outline_out: outline of N bins, which is written.
     """
     bounds, begins = outline.bounds(), np.empty(len(order), dtype=np.int64)
     _reorder(order, outline.templates, bounds, outline_out.sizes, outline_out.templates, begins)
@@ -240,7 +248,7 @@ def reordered(unfilled: UnfilledBins, outline: Outline, order: NDArray[np.int64]
 
 
 def filled(unfilled: UnfilledBins, outline: Outline, positions: NDArray[np.int64]) -> Bins:
-    """Fills N bins, given their outline and positions: int64 [N]."""
+    """Returns `Bins` of N unfilled bins, given their outline and their positions: int64 [N]."""
     bounds = outline.bounds()
     columns = _empty_columns(int(bounds[-1]), unfilled.dtypes)
     num_tokens = unfilled.fill(bounds, columns)
@@ -255,6 +263,7 @@ def filled(unfilled: UnfilledBins, outline: Outline, positions: NDArray[np.int64
 
 
 def _empty_columns(num_sequences: int, dtypes: Dtypes) -> dict[str, NDArray[Any]]:
+    """Returns columns to be filled; optional ones have their default, as not every part fills them."""
     columns = {name: np.empty(num_sequences, dtype) for name, dtype in dtypes.items()}
     for name in columns.keys() & SEQUENCE_COLUMNS.keys():
         columns[name].fill(SEQUENCE_COLUMNS[name])
@@ -262,6 +271,7 @@ def _empty_columns(num_sequences: int, dtypes: Dtypes) -> dict[str, NDArray[Any]
 
 
 def _fill_parts(parts: Sequence[UnfilledBins], bounds: NDArray[np.int64], columns: Columns) -> int:
+    """Fills the bins of several parts, as `Fill`."""
     first = num_tokens = 0
     for part in parts:
         num_tokens += part.fill(bounds[first : first + part.num_bins + 1], columns)
@@ -270,6 +280,7 @@ def _fill_parts(parts: Sequence[UnfilledBins], bounds: NDArray[np.int64], column
 
 
 def _copy(bins: Bins, bounds: NDArray[np.int64], columns: Columns) -> int:
+    """Fills bins that a source without `find` has made, as `Fill`."""
     for name, column in columns.items():
         if (own := getattr(bins, name)) is not None:
             column[bounds[0] : bounds[-1]] = own
@@ -283,6 +294,15 @@ def _fill_reordered(
     bounds: NDArray[np.int64],
     columns: Columns,
 ) -> int:
+    """Fills bins in the order in which they were found, then copies them to `columns` in another, as `Fill`.
+
+    Args:
+        unfilled: the bins.
+        own_bounds: start of each bin in the order in which they were found, and the end of the last: int64 [N + 1].
+        own_begins: for each bin in the new order, its start in `own_bounds`: int64 [N].
+        bounds: start of each bin in `columns`, and the end of the last: int64 [N + 1].
+        columns: receives the bins.
+    """
     dtypes = {name: columns[name].dtype for name in unfilled.dtypes}
     own_columns = _empty_columns(int(own_bounds[-1]) + WIDE_LANES, dtypes)
     num_tokens = unfilled.fill(own_bounds, own_columns)
@@ -293,7 +313,7 @@ def _fill_reordered(
 
 @kernel_or()
 def _reorder(order: Any, templates: Any, bounds: Any, sizes_out: Any, templates_out: Any, begins_out: Any) -> None:
-    """Writes bins' sizes and templates, and where each begins, in another order."""
+    """Writes the sizes, templates and begins of bins in another order; `bounds` are those of the first order."""
     for b in range(len(order)):
         which = np.uint64(order[b])
         begin = bounds[which]
@@ -307,10 +327,13 @@ def _copy_plainly(values: Any, begins: Any, bounds: Any, values_out: Any) -> Non
 
 @kernel_or(_copy_plainly)
 def _copy_bins(values: Any, begins: Any, bounds: Any, values_out: Any) -> None:
-    """Copies bins WIDE_LANES numbers at a time; the next bin overwrites numbers that are too many.
+    """Copies one column of bins, WIDE_LANES numbers at a time; the next bin overwrites what is copied too many.
 
-    Bins begin at `begins` in `values`, which is WIDE_LANES longer than its sequences, and are written between `bounds`,
-    [n + 1], and nowhere else.
+    Args:
+        values: the column, with at least WIDE_LANES unused numbers at its end.
+        begins: index in `values` at which each bin begins: int64 [N].
+        bounds: index in `values_out` at which each bin begins, and the end of the last: int64 [N + 1].
+        values_out: receives the bins; nothing is written outside `bounds`.
     """
     last = np.uint64(max(bounds[-1] - WIDE_LANES, 0))
     for b in range(len(begins)):

@@ -1,7 +1,7 @@
-"""The parts of a mixture: components, and stages that weigh them.
+"""The parts of a mixture: its components, and its stages, which give them weights.
 
-Owns `Component`, `Stage` and the exact shares that weights give, with what is due to each component when others run
-out. Leaves which position gets which component to `mixture`.
+Owns `Component`, `Stage`, and `Shares`, which turns weights into the exact number of bins due to each component after
+any number of positions. Leaves which position gets which component to `mixture`.
 """
 
 from bisect import bisect_right
@@ -18,12 +18,12 @@ from packhorse.epoch.sources.source import Source
 from packhorse.topology import checked_integer
 
 Weight = int | float | str | Decimal | Fraction
-"""A weight, taken as it is written: 0.7 is 7/10."""
+"""A weight. A float counts as it is written: 0.7 is 7/10."""
 
 MAX_BINS = 2**53
 """The most bins of a mixture's epoch."""
 
-_MOST_POSITIONS_DUE = 2**40  # a component is due at least once in this many
+_MOST_POSITIONS_DUE = 2**40  # a component with a weight has to be due a bin in this many positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +40,25 @@ class Component:
     """
 
     name: str
-    """Its name in weights and messages."""
+    """Name of the component in weights and messages."""
     source_of: Callable[[int], Source]
-    """Its epochs by number. Called for every request, so it should remember its last results."""
+    """Function from a number to the component's epoch. It is called for every request, so it should remember epochs."""
     num_bins: int
-    """Bins in each of its epochs."""
+    """Bins in each of the component's epochs."""
     max_seq_len: int
     """A bin's capacity in tokens."""
     max_sequences_per_bin: int
     """The most sequences in any bin."""
     num_tokens: int | None = None
-    """Tokens in each of its epochs; needed if weights are shares of tokens."""
+    """Tokens in each of the component's epochs; needed if weights are shares of tokens."""
     digest: str = ""
-    """Digest of everything that decides its bins, except the seed."""
+    """Digest of everything that decides the component's bins, except the seed."""
     num_datasets: int = 1
-    """Number of its datasets: more than one for a mixture."""
+    """Number of datasets in the component: more than one if it is a mixture itself."""
     num_templates: int = 0
-    """Number of its templates; 0 if unknown: its bins then have no template in a mixture."""
+    """Number of templates of the component; 0 if it is unknown, and its bins then have no template in a mixture."""
     most_epochs: int = 1
-    """The most of its epochs that one epoch of a mixture takes, unless the mixture repeats components."""
+    """The most of the component's epochs that one epoch of a mixture takes, unless the mixture repeats components."""
 
     @classmethod
     def of(
@@ -71,7 +71,7 @@ class Component:
         num_datasets: int = 1,
         num_templates: int = 0,
     ) -> "Component":
-        """Makes a component from its epochs; the two epochs used last are remembered."""
+        """Returns a component that remembers its two epochs used last; its numbers of bins are those of epoch 0."""
         remembered = lru_cache(maxsize=2)(source_of)
         first = remembered(0)
         return cls(
@@ -97,19 +97,19 @@ class WeightsBy(StrEnum):
 
 
 class WhenOut(StrEnum):
-    """What happens after the last bin of a component's epoch."""
+    """What a mixture does after the last bin of a component's epoch."""
 
     REPEAT = "repeat"
-    """Its next epoch follows, in another order."""
+    """The component's next epoch follows, in another order."""
     STOP = "stop"
-    """The mixture's epoch ends before that. In its next epoch, every component begins its own next one."""
+    """The mixture's epoch ends before this happens. In its next epoch, every component begins its own next one."""
     REWEIGH = "reweigh"
-    """The others share its weight, in proportion to theirs. In the mixture's next epoch it returns."""
+    """The other components share its positions, in proportion to their weights, until the mixture's epoch ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A range of positions with the same weights.
+    """A range of positions of a run with the same weights.
 
     Example:
         >>> Stage({"web": 0.7, "code": 0.3}, until=100_000).until
@@ -119,16 +119,17 @@ class Stage:
     weights: Mapping[str, Weight]
     """Component → weight, at least 0; components that are not named have weight 0."""
     until: int | None = None
-    """Position of the run at which the next stage begins; None for the last."""
+    """Position of the run at which the next stage begins; None for the last stage."""
     by: WeightsBy | str = WeightsBy.BINS
     """Whether weights are shares of bins or of tokens."""
 
 
 class Shares:
-    """The weights of C components, and where each of them leaves.
+    """The exact shares of C components in the positions of a stage.
 
-    A component leaves when its limit has become due to it; from there on the others share positions by their weights.
-    Components leave in ascending order of limit / weight, so the order is known beforehand.
+    With limits, a component leaves when as many bins as its limit have become due to it. From there on the others share
+    positions by their weights. Components leave in ascending order of limit / weight, so the order is known from the
+    start.
 
     Example:
         >>> shares = Shares([Fraction(7, 10), Fraction(2, 10), Fraction(1, 10)])
@@ -138,8 +139,12 @@ class Shares:
         ['500', '200', '100']
 
     Args:
-        weights: at least 0, one of them above.
-        limits: bins that become due to each before it leaves, at least 0; None for no limits.
+        weights: a weight for each component, at least 0; one is above 0.
+        limits: for each component, the bins that become due to it before it leaves, at least 0; None for no limits.
+
+    Attributes:
+        parts: the weights as integers without a common divisor.
+        whole: the sum of these.
     """
 
     def __init__(self, weights: Sequence[Fraction | int], limits: Sequence[Fraction | int] | None = None) -> None:
@@ -150,10 +155,11 @@ class Shares:
         self.whole = sum(self.parts)
         self.leave_at: list[Fraction] = []
         """Positions of the stage at which components leave, ascending."""
-        self._leaving: list[int] = []  # components in this order
+        self._leaving: list[int] = []  # the components that leave there
         self._limits = limits
         if limits is None:
             return
+        # A time t is the moment at which t · part bins are due to every component that has not left.
         times = {c: Fraction(limits[c]) / part for c, part in enumerate(self.parts) if part}
         self._leaving = sorted(times, key=times.__getitem__)
         due_to_gone, whole = Fraction(0), self.whole
@@ -168,11 +174,11 @@ class Shares:
         return [gone[c] if c in gone else rest * weight / whole for c, weight in enumerate(weights)]
 
     def weights_at(self, n: int) -> list[int]:
-        """Returns the weights after n positions of the stage, 0 for those that have left."""
+        """Returns the integer weights after n positions of the stage; 0 for components that have left."""
         return self._at(n)[1]
 
     def _at(self, n: int) -> tuple[dict[int, Fraction], list[int]]:
-        """Returns the bins due to the components that have left after n positions, and all weights."""
+        """Returns, after n positions, the bins due to each component that has left, and the weights of all."""
         if self._limits is None:
             return {}, list(self.parts)
         gone = {c: Fraction(self._limits[c]) for c in self._leaving[: bisect_right(self.leave_at, n)]}
@@ -195,11 +201,11 @@ def bin_shares(stage: Stage, components: Sequence[Component], number: int = 0) -
 
     Args:
         stage: weights by bins or by tokens.
-        components: of the mixture.
-        number: of the stage, for messages.
+        components: components of the mixture.
+        number: number of the stage, for messages.
 
     Raises:
-        ValueError: as for a Mixture.
+        ValueError: a weight is refused, as by `Mixture`.
     """
     shares = shares_of(stage, components, number)
     return tuple(Fraction(part, shares.whole) for part in shares.parts)
@@ -215,7 +221,7 @@ def check_components(components: Sequence[Component]) -> None:
 
 
 def check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
-    """Raises a ValueError if a number of bins is not of whole draws."""
+    """Raises a ValueError if a number of bins is not a multiple of the bins in a draw."""
     below = num_bins // bins_per_draw * bins_per_draw
     if below != num_bins:
         raise ValueError(
@@ -226,7 +232,7 @@ def check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
 
 
 def firsts_of(stages: Sequence[Stage], bins_per_draw: int) -> list[int]:
-    """Returns the first position of each stage in the run."""
+    """Checks where stages end, and returns the first position of each stage in the run."""
     if not stages:
         raise ValueError("a mixture needs at least one stage")
     if stages[-1].until is not None:
@@ -241,7 +247,7 @@ def firsts_of(stages: Sequence[Stage], bins_per_draw: int) -> list[int]:
 
 
 def shares_of(stage: Stage, components: Sequence[Component], number: int) -> Shares:
-    """Returns a stage's shares of bins; its number is for messages."""
+    """Checks the weights of a stage, and returns its shares of bins; the stage's number is for messages."""
     names = {component.name for component in components}
     for name in stage.weights:
         if name not in names:
@@ -272,6 +278,7 @@ def shares_of(stage: Stage, components: Sequence[Component], number: int) -> Sha
 
 
 def _as_fraction(value: object, name: str) -> Fraction:
+    """Returns a weight as an exact fraction; raises a ValueError with its name if it is not a number of at least 0."""
     try:
         weight = Fraction(str(value)) if not isinstance(value, bool) else None
     except (ValueError, ZeroDivisionError):

@@ -1,11 +1,15 @@
 """Locality windows: an epoch whose bins draw their sequences from one contiguous range of ids at a time.
 
-Owns `WindowedView`: each position's window, and the windows used last. A window is a plan of its own over its part of
-the pool. Leaves everything inside a window to `EpochView`.
+A window is an `EpochView` of a plan with the same templates, but fewer bins of each, over a part of the pool. Owns
+`WindowedView`, which divides the epoch into windows and makes a window's plan when a position in it is wanted. Leaves
+everything inside a window to `EpochView`.
 
-Times are exact, in integers. Copy i of template t comes at the time (i + u_t) / M_t of the epoch, and window w of W
-holds the copies with time in [w / W, (w + 1) / W). The first of them is the least i with i·W >= w·M_t - u_t·W. Only
-floor(u_t·W) matters, so with a keyed shift in [0, W) for W - 1 - floor(u_t·W) it is (w·M_t + shift) // W.
+The copies of a template are spread evenly over the windows, in exact arithmetic. Copy i of template t, which has M_t
+copies, comes at the time (i + u_t) / M_t of the epoch, where u_t is random in [0, 1). Window w of W has the copies with
+a time in [w / W, (w + 1) / W). So its first copy is the least i with i·W >= w·M_t - u_t·W. Only floor(u_t·W) matters
+here. With the template's shift = W - 1 - floor(u_t·W), a keyed number in [0, W), this i is (w·M_t + shift) // W.
+
+Shape letters: W windows, T templates, N bins, n entries of the pool.
 """
 
 import threading
@@ -37,12 +41,13 @@ from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
 
 MAX_WINDOWS = 1 << 20
-"""The most windows of an epoch: their beginnings then take 16 MB."""
+"""The most windows of an epoch. Their tables then take 16 MB."""
 
 _MOST_BYTES = 16 << 20
-"""Memory of the windows used last together; at least one is kept."""
+"""Memory of the windows that are remembered, those used last; at least two are, whatever they take."""
 
 _LOOKUP_BITS = 12
+"""Bits of the greatest index into the `lookup` of a window's plan."""
 
 _32 = np.uint64(32)
 
@@ -50,9 +55,10 @@ _32 = np.uint64(32)
 class WindowedView:
     """One epoch under one seed, in locality windows.
 
-    A window takes about 1 / num_windows of every template's bins, and the next ids of every length. Windows come in a
-    keyed order, and so do the bins of a window. Every sequence comes exactly once. In another epoch, other sequences of
-    a window share a bin. One window is the plain epoch, bin for bin.
+    A window has about 1 / num_windows of every template's bins, and the ids of every length that follow those of the
+    window before. Windows come in a keyed order, and so do the bins of a window. Every sequence comes exactly once. In
+    another epoch, other sequences of about the same window share a bin. A single window equals `EpochView`, bin for
+    bin.
 
     Example:
         >>> plan = PlanIndex.build({(4,): 6}, {4: 6}, 4)
@@ -65,7 +71,7 @@ class WindowedView:
         pool: as in `EpochView`; ascending by (length, id), so that neighbours are near on disk.
         seed: in [0, 2^64).
         epoch: in [0, 2^64).
-        num_windows: W, in [1, 2^20].
+        num_windows: W, the number of windows, in [1, 2^20].
         first_tokens: as in `EpochView`.
 
     Raises:
@@ -100,7 +106,7 @@ class WindowedView:
         self._window_at = self._order.forward(np.arange(num_windows))
         self.window_starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(sizes[self._window_at])))
         """First position of each window, in the order in which they come, and num_bins at the end: int64 [W + 1]."""
-        words = (2 + ROW_WIDTH) * len(plan.lengths)  # of a window's own counts, pool_starts and parameters
+        words = (2 + ROW_WIDTH) * len(plan.lengths)  # 8-byte words of a window's counts, pool_starts and parameters
         own_tables = plan.first_bin.nbytes + plan.repeat_first_draw.nbytes + (plan.lookup.itemsize << _LOOKUP_BITS)
         per_window = 8 * words + own_tables
         most_windows = min(num_windows, max(2, _MOST_BYTES // per_window))
@@ -108,16 +114,17 @@ class WindowedView:
         self._lock = threading.Lock()
         own = (self._shifts, self._window_at, self.window_starts)
         self.num_bytes = sum(array.nbytes for array in own) + most_windows * per_window
-        """Memory that this epoch takes beside its dataset, its windows included."""
+        """Bytes of memory that this epoch takes in addition to its dataset, its windows included."""
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order; a ValueError if one is outside."""
+        """Returns the bins at the given positions, in that order; raises a ValueError if one is outside."""
         return bins_at(self, positions)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
         """Finds the bins at the given positions; see `FindingSource.find`."""
 
         def find(ascending: NDArray[np.int64], outline: Outline) -> UnfilledBins:
+            """Finds bins at ascending positions, window by window."""
             return concatenated(
                 [
                     view.find(inside, outline.part(ours), first_template)
@@ -132,7 +139,7 @@ class WindowedView:
         return reordered(find(positions[order], ascending), ascending, np.argsort(order), outline)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions: int64 [N]."""
+        """Returns the costs of the bins at the given positions: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         order = np.argsort(wanted, kind="stable")
         costs = np.empty(len(wanted), dtype=np.int64)
@@ -147,6 +154,7 @@ class WindowedView:
     def _locate_entries(
         self, length_index: NDArray[np.int64], entries: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns where entries of the pool are; see `EpochView.locate_entries`."""
         windows = np.empty(len(entries), dtype=np.int64)
         plan = self._plan
         _find_windows(plan.tables, plan.repeat_tables, self._shifts, self.num_windows, length_index, entries, windows)
@@ -158,9 +166,10 @@ class WindowedView:
         return positions, index_in_bin
 
     def _each_window(self, ascending: NDArray[np.int64]) -> Iterator[tuple[EpochView, slice, NDArray[np.int64]]]:
-        """Yields each window that holds some positions: its view, which positions these are, and theirs in the window.
+        """Yields each window that has some of the positions, ascending.
 
-        Yields the first window where there are no positions.
+        Yields (the window's epoch, slice of `ascending` that it has, these positions counted from the window's begin).
+        Without positions, yields the first window with an empty slice.
         """
         first, last = (
             (np.searchsorted(self.window_starts, ascending[[0, -1]], side="right") - 1).tolist()
@@ -177,7 +186,7 @@ class WindowedView:
                 )
 
     def _view(self, window: int) -> EpochView:
-        """Returns a window's epoch, made once for all threads."""
+        """Returns a window's epoch, and remembers it for all threads."""
 
         def make() -> EpochView:
             return EpochView(
@@ -214,13 +223,13 @@ class WindowedView:
 
 @inlined
 def _first_copy(multiplicity: Any, shift: Any, num_windows: Any, window: Any) -> Any:
-    """Number of a template's copies that the windows before `window` hold."""
+    """Returns the number of a template's copies in the windows before `window`."""
     return (window * multiplicity + shift) // num_windows
 
 
 @kernel_or()
 def _fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
-    """Draws each template's shift: int64 [T], in [0, num_windows)."""
+    """Draws each template's shift, in [0, num_windows): writes `shifts`, int64 [T]."""
     for template in range(len(shifts)):
         word = mix(key ^ mix(np.uint64(template) + GOLDEN))
         shifts[template] = np.int64(((word >> _32) * np.uint64(num_windows)) >> _32)
@@ -228,10 +237,10 @@ def _fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
 
 @kernel_or()
 def _count_bins(first_bin: Any, shifts: Any, num_bins: Any) -> None:
-    """Counts the bins of every window into num_bins, int64 [W].
+    """Counts the bins of every window: writes `num_bins`, int64 [W].
 
-    Every window has M_t // W copies of a template. Each of the other copies is in a window of its own, so there are at
-    most as many steps as bins.
+    Every window has M_t // W copies of template t. The M_t % W copies that are left are in different windows, one in
+    each, so there are at most as many steps as bins.
     """
     num_windows = len(num_bins)
     everywhere = 0
@@ -241,6 +250,7 @@ def _count_bins(first_bin: Any, shifts: Any, num_bins: Any) -> None:
         multiplicity = first_bin[template + 1] - first_bin[template]
         everywhere += multiplicity // num_windows
         left = multiplicity % num_windows
+        # The last window w for which fewer than `copy` of the copies that are left are in windows before it.
         for copy in range(1, left + 1):
             num_bins[(copy * num_windows - shifts[template] + left - 1) // left - 1] += 1
     for window in range(num_windows):
@@ -258,9 +268,9 @@ def _lay_out(
     counts_out: Any,
     pool_starts_out: Any,
 ) -> None:
-    """Writes those tables of a window's plan that differ from the whole plan's.
+    """Writes the tables of a window's plan that differ from the whole plan's; see `PlanIndex` for each.
 
-    The window's draws of a length begin where those of the windows before it end.
+    The window's part of a length's pool begins where that of the window before ends.
     """
     for length_index in range(len(counts_out)):
         counts_out[length_index], pool_starts_out[length_index] = 0, tables.pool_starts[length_index]
@@ -279,7 +289,7 @@ def _lay_out(
 
 @kernel_or()
 def _fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
-    """Writes for every edge e << shift the last template with first_bin <= the edge."""
+    """Writes, for every edge e << shift, the last template with first_bin <= the edge, as `PlanIndex.lookup`."""
     template, last = 0, max(len(first_bin) - 2, 0)
     for edge in range(len(lookup_out)):
         while template < last and first_bin[template + 1] <= edge << shift:
@@ -290,6 +300,7 @@ def _fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
 def _find_plainly(
     tables: Any, repeats: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
 ) -> None:
+    """Does the same as `_find_windows`, in NumPy."""
     out[:] = -1
     for e in np.flatnonzero(entries >= 0).tolist():
         length_index = length_indices[e]
@@ -303,6 +314,7 @@ def _find_plainly(
 
 
 def _draws_before(copies_before: Any, copies: Any, window: int) -> int:
+    """Returns the draws of a length in the windows before `window`, over all repeats of the length."""
     return int((copies_before(window) * copies).sum())
 
 
@@ -310,7 +322,7 @@ def _draws_before(copies_before: Any, copies: Any, window: int) -> int:
 def _find_windows(
     tables: Any, repeats: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
 ) -> None:
-    """Finds the window that holds each of the pool's entries, -1 for an entry of -1: int64 [n]."""
+    """Finds the window of each entry of the pool: writes `out`, int64 [n], with -1 for an entry of -1."""
     for e in range(len(entries)):
         out[e] = -1
         if entries[e] < 0:

@@ -1,1 +1,1 @@
-"""Packing on demand: all lengths at once, sequences as they arrive, and packs that cost the same."""
+"""Packing on demand: a list of lengths, sequences as they arrive, and bins that cost the same."""

@@ -1,9 +1,9 @@
-"""Packs that cost the same: items go into a given number of packs by cost, under every cap.
+"""Evening out bins: the same items in the same number of bins, so that bins cost about the same.
 
-Owns the placing, longest first, and the moves and swaps that even it. Leaves how many packs there are to the packers,
-and which rank takes which pack to `packhorse.epoch.balance`.
+A pack is a bin as a set of items without an order. Owns putting items into packs by descending cost, and the exchanges
+that even out the result. Leaves the number of packs to the packers, and which rank takes which pack to `epoch/balance`.
 
-Legend: M items, d caps, N packs.
+Shape letters: M items, d caps (the first is tokens), N packs.
 """
 
 from typing import Any
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from packhorse.compiling import kernel, kernel_part
 
 MOST_WORK = 1 << 28
-"""Pairs of items that are compared at most, and items times packs that are placed: about half a second each."""
+"""Most pairs of items that are compared, and most items times packs for which items are placed: about half a second
+each."""
 
-_SORTING = 16  # pairs of items that are compared in the time in which a pack takes its place in an order
-_CLOSE_BITS = 12  # packs are even where they differ by less than one part in 2^12 of the mean
+_SORTING = 16  # what sorting costs for each pack, in compared pairs of items
+_CLOSE_BITS = 12  # packs count as even if they differ by less than 1 / 2^12 of the mean cost
 
 
 def even_bins(
@@ -28,7 +29,7 @@ def even_bins(
     capacities: NDArray[np.int64],
     kinds: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns as many bins of the same items, which cost the same. A bin has its largest items first.
+    """Returns as many bins of the same items whose costs differ less. A bin has its largest items first.
 
     Example:
         >>> sizes = np.array([[5], [4], [4], [3]])
@@ -40,9 +41,9 @@ def even_bins(
         indices: the items of all bins, end to end, as indices into `sizes`: int64 [M].
         bin_ends: exclusive end of every bin in `indices`: int64 [N].
         sizes: what each item takes of every cap, tokens first: int64 [M, d].
-        costs: of each item, at least 0: int64 [M].
+        costs: cost of each item, at least 0: int64 [M].
         capacities: the caps of a bin: int64 [d].
-        kinds: of each item; items of different kinds share no bin: int64 [M]. None if all may.
+        kinds: kind of each item: int64 [M]; items of different kinds share no bin. None if all items may share bins.
 
     Returns:
         `indices` and `bin_ends` of the new bins.
@@ -55,7 +56,7 @@ def even_bins(
     for kind in [None] if kinds is None else np.unique(kinds):
         members = np.arange(len(packs)) if kind is None else np.flatnonzero(kinds == kind)
         bins, own = np.unique(packs[members], return_inverse=True)
-        if kind is None:  # empty ones too
+        if kind is None:  # empty bins take part too
             bins, own = np.arange(num_bins), packs
         packs[members] = bins[even_packs(sizes[members], costs[members], capacities, own, len(bins))]
     order = np.lexsort((-sizes[:, 0], packs))
@@ -69,11 +70,11 @@ def even_packs(
     packs: NDArray[np.int64],
     num_packs: int,
 ) -> NDArray[np.int64]:
-    """Places items so that packs cost the same.
+    """Puts items into packs so that these cost about the same.
 
-    Items go by descending cost into the cheapest pack with room. Where one finds no room, the given packs are taken
-    instead, so no further pack is ever needed. Then the packs exchange items, or give one away, until no pair of packs
-    comes nearer, or MOST_WORK is done.
+    Items go by descending cost into the cheapest pack with room. If an item fits into none, the given packs are the
+    start instead, so no further pack is ever needed. Then packs exchange two items, or one gives an item to another,
+    until this brings no two packs' costs nearer, or MOST_WORK is done.
 
     Example:
         >>> sizes = np.array([[5], [4], [4], [3]])
@@ -82,13 +83,13 @@ def even_packs(
 
     Args:
         sizes: what each item takes of every cap: int64 [M, d].
-        costs: of each item, at least 0: int64 [M].
+        costs: cost of each item, at least 0: int64 [M].
         capacities: the caps of a pack: int64 [d].
-        packs: a valid pack of each item, less than `num_packs`: int64 [M].
-        num_packs: N.
+        packs: a pack for each item, in [0, N), under which every cap holds: int64 [M].
+        num_packs: N, the number of packs.
 
     Returns:
-        The pack of each item, less than `num_packs`: int64 [M].
+        The pack of each item, in [0, N): int64 [M].
     """
     order = np.argsort(-costs, kind="stable")
     sizes, costs = np.ascontiguousarray(sizes[order]), np.ascontiguousarray(costs[order])
@@ -103,7 +104,15 @@ def even_packs(
 
 @kernel
 def _place(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any) -> bool:
-    """Places items of descending cost into the cheapest pack with room; False where one has none."""
+    """Puts items of descending cost into the cheapest pack with room; returns False if an item fits into none.
+
+    Args:
+        sizes: int64 [M, d].
+        costs: int64 [M], descending.
+        capacities: int64 [d].
+        num_packs: N.
+        placed: int64 [M], receives each item's pack.
+    """
     num_items, num_caps = sizes.shape
     free = np.empty((num_packs, num_caps), np.int64)
     free[:] = capacities
@@ -128,7 +137,11 @@ def _place(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any)
 
 @kernel
 def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, work: int) -> None:
-    """Changes `placed`: the dearest pack exchanges items with the cheapest that comes nearer, until none does."""
+    """Changes `placed`: the most expensive pack exchanges items with the cheapest one that it can, again and again.
+
+    Ends when no exchange brings two packs' costs nearer, or after `work` compared pairs. The other arguments are those
+    of `_place`.
+    """
     num_items, num_caps = sizes.shape
     free = np.empty((num_packs, num_caps), np.int64)
     free[:] = capacities
@@ -141,7 +154,7 @@ def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, 
             free[placed[item], cap] -= sizes[item, cap]
     close = (of_packs.sum() // num_packs) >> _CLOSE_BITS
     is_settled = np.zeros(num_packs, np.bool_)  # packs that had no partner when they were looked at
-    has_changed = False  # since packs were last unsettled
+    has_changed = False  # whether an exchange was made since all packs were last looked at
     while work > 0:
         high = -1
         for pack in range(num_packs):
@@ -186,9 +199,10 @@ def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, 
 
 @kernel_part
 def _partners(sizes: Any, costs: Any, of_high: Any, of_low: Any, free_high: Any, free_low: Any, gap: Any) -> Any:
-    """Returns which item of the dearer pack to exchange for which of the cheaper, by index in the packs.
+    """Returns which item of the more expensive pack to exchange for which of the cheaper, as indices in the packs.
 
-    The second is -1 for a gift, the first is -1 if no exchange that fits narrows the gap.
+    The second index is -1 if the item is given for none. The first is -1 if no exchange that fits narrows the `gap`,
+    the difference of the packs' costs.
     """
     nearest, given, taken = gap, -1, -1
     for i in range(len(of_high)):

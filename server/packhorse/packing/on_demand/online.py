@@ -1,10 +1,12 @@
 """Online packing: sequences arrive one by one or in groups, and full bins leave.
 
-Owns the bounded look-ahead of sequences held back and the bins made from it. Leaves packing the rest, at a flush, to
-`best_fit`.
+Owns the look-ahead, a bounded number of sequences that are held back, and the choice of the bin that leaves it. Leaves
+filling one bin to `subset_sum`, and packing all that is held, at a flush, to `best_fit` and `on_demand/sequences`.
 
-An item is a sequence, or a group of sequences that share a bin. Items whose version of the policy is too old are let
-go of (`evict`). Shape letters: n items held, C capacity in units.
+An item is a sequence, or a group of sequences that share a bin. In reinforcement learning a sequence has the version of
+the policy that wrote it, and `evict` drops those that are too old.
+
+Shape letters: n items held, d budgets.
 """
 
 from bisect import bisect_left, insort
@@ -26,33 +28,33 @@ from packhorse.parameters import parameter
 from packhorse.topology import LEAST_EXTRA_TOKENS, RoomRule, checked_integer
 
 MAX_UNITS = 1 << 17
-"""Most sums that a search distinguishes. For larger capacities lengths are rounded up to coarser units: it loses less
-than a unit a sequence and bounds time and memory."""
+"""Largest capacity that a search counts in tokens. For larger ones lengths are rounded up to units of several tokens.
+This wastes less than a unit for each sequence, and bounds time and memory."""
 
 MAX_TRIES = 64
-"""Most lengths that are tried as a bin's longest: more gain little, and cost time if no bin can be full."""
+"""Most lengths that are tried as a bin's longest. More gain little, and take time if no bin can be full."""
 
 MAX_WORK = 1 << 24
-"""64-bit words after which no further length is tried, so that a bin takes at most some 10 ms."""
+"""64-bit words of bitsets after which no further length is tried, so that a bin takes at most about 10 ms."""
 
 PATIENCE_LOOKAHEADS = 2
-"""How many look-aheads of bins may leave before a sequence must. Measured: with less, short sequences are forced out
-before the long ones that need them arrive; with more, long ones that nothing fits crowd the look-ahead."""
+"""Number of bins, in look-aheads, that may leave before a sequence has to. Measured: with less, short sequences are
+forced out before the long ones that need them arrive; with more, long ones that nothing fits fill the look-ahead."""
 
 
 class OnlineItem(NamedTuple):
     """Sequences that share a bin: one, or a group."""
 
     ids: tuple[int, ...]
-    """Their ids, in the order in which they came."""
+    """Ids of the sequences, in the order in which they came."""
     lengths: tuple[int, ...]
-    """Their lengths, in tokens, as they were given."""
+    """Lengths of the sequences, in tokens, as they were given."""
     sizes: tuple[int, ...]
-    """What they take of a bin: room in tokens, then of each of the packer's `capacities`."""
+    """What the item takes of each of the packer's `capacities`; the first is its room in tokens."""
     amounts: tuple[tuple[int, ...], ...] = ()
-    """What each takes of each of the packer's `caps`; empty without caps."""
+    """What each sequence takes of each of the packer's `caps`; empty without caps."""
     versions: tuple[int, ...] = ()
-    """The version of the policy that wrote each; empty if none was given."""
+    """Version of the policy that wrote each sequence; empty if none was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +62,34 @@ class OnlineBin:
     """One finished bin."""
 
     items: list[OnlineItem]
-    """Its items, by descending room."""
+    """Items of the bin, by descending room."""
 
     @property
     def ids(self) -> list[int]:
-        """Ids of its sequences, item after item."""
+        """Ids of the bin's sequences, item after item."""
         return [number for item in self.items for number in item.ids]
 
     @property
     def lengths(self) -> list[int]:
-        """Their lengths, in tokens."""
+        """Lengths of these sequences, in tokens."""
         return [length for item in self.items for length in item.lengths]
 
 
 class OnlinePacker:
     """Packs sequences as they arrive, holding back at most `lookahead_sequences` of them.
 
-    When one more is held, a bin leaves: the longest sequence that others fill up exactly (subset sum over all that are
-    held), long ones before short ones, because short ones fill later gaps. If no bin of the longest is exactly full,
-    the fullest leaves. A sequence is overdue after PATIENCE_LOOKAHEADS · lookahead_sequences bins have left, and the
-    oldest overdue one is in the next bin at any cost. At most lookahead_sequences are older, so every sequence is in
-    one of the (PATIENCE_LOOKAHEADS + 1) · lookahead_sequences + 1 bins that follow its arrival.
+    When one more is held, a bin leaves: the longest sequence that others, of all that are held, fill up exactly (a
+    subset sum). Long ones are tried before short ones, because short ones can fill later gaps. If no bin of the longest
+    ones is exactly full, the fullest leaves.
 
-    With `separate_versions` a bin has sequences of one version, and the oldest version's leave first.
+    A sequence is overdue after PATIENCE_LOOKAHEADS · lookahead_sequences bins have left, and the next bin always has
+    the oldest overdue one. At most lookahead_sequences are older than a sequence, so each is in one of the
+    (PATIENCE_LOOKAHEADS + 1) · lookahead_sequences + 1 bins that follow its arrival.
 
-    Under further budgets (`caps`) there is no such search: the item that takes the largest share of a bin is joined by
-    the next largest that fit.
+    With `separate_versions` a bin has sequences of one version, and those of the oldest version leave first.
+
+    Under further budgets (`caps`) there is no such search: the bin begins with the item that takes the largest share of
+    a bin, and gets the next largest that fit.
 
     A group is packed as one sequence with the rooms of its members together; each member counts in the look-ahead. The
     same sequences in the same order give the same bins.
@@ -99,9 +103,9 @@ class OnlinePacker:
 
     Args:
         max_seq_len: a bin's capacity, in tokens.
-        lookahead_sequences: the most sequences held back, at least 1. Enough for several bins packs well.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit. With a limit, the search keeps only the
-            first way to reach each sum, so it is not exact, and groups are refused.
+        lookahead_sequences: the most sequences held back, at least 1. As many as fill several bins pack well.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit. With a limit the search may miss the
+            fullest bin, because it keeps only one way to reach each sum, and groups are refused.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding; -1 leaves out the last one.
         caps: the cap of each further resource, such as image tiles.
@@ -136,19 +140,19 @@ class OnlinePacker:
         self._caps = [checked_integer("every cap", cap, 1, MAX_SEQ_LEN) for cap in caps]
         self._unit = -(-self._capacity // MAX_UNITS)
         self._separate_versions = separate_versions
-        self._held: dict[int, tuple[OnlineItem, int]] = {}  # arrival -> item, bins that had left; oldest first
-        # The version, or 0 if all share bins -> (-room, arrival), ascending. None is empty.
+        self._held: dict[int, tuple[OnlineItem, int]] = {}  # arrival number -> item, bins that had left; oldest first
+        # Version (0 if items of all versions share bins) -> (-room, arrival number), ascending. No list is empty.
         self._by_room: dict[int, list[tuple[int, int]]] = {}
         self._num_arrived = 0
         self._num_held = 0  # sequences
-        self._num_left = 0  # bins, without those of flushes
+        self._num_left = 0  # bins that have left, without those of flushes
 
     def __len__(self) -> int:
         """Number of sequences held back."""
         return self._num_held
 
     def add(self, sequence_id: int, length: int) -> list[OnlineBin]:
-        """Takes one sequence in.
+        """Adds one sequence.
 
         Args:
             sequence_id: any integer, which need not be unique.
@@ -194,7 +198,7 @@ class OnlinePacker:
         amounts: Sequence[Sequence[int]] = (),
         versions: Sequence[int] = (),
     ) -> OnlineItem:
-        """Returns an item without holding it; takes and raises what `add_group` does."""
+        """Returns the item of some sequences without holding it. Arguments and errors are those of `add_group`."""
         room = self.room_of_group(lengths)
         if self._separate_versions and len(set(versions)) != 1:
             raise ValueError(f"its sequences are of versions {sorted(set(versions))}, and a bin has one: give them one")
@@ -210,7 +214,7 @@ class OnlinePacker:
         )
 
     def without(self, item: OnlineItem, gone: Iterable[int]) -> OnlineItem | None:
-        """Returns an item without some of its sequences, by their indices; None if none is left."""
+        """Returns an item without the sequences with the indices `gone`; None if no sequence is left."""
         left = sorted(set(range(len(item.ids))) - set(gone))
         if not left:
             return None
@@ -222,6 +226,7 @@ class OnlinePacker:
         )
 
     def _check_amounts(self, amounts: Sequence[int]) -> None:
+        """Raises a ValueError if an item's amounts are not one for each cap, within it."""
         if len(amounts) != len(self._caps):
             raise ValueError(f"there are {len(self._caps)} caps, and amounts of {len(amounts)}: give one for each")
         for amount, cap in zip(amounts, self._caps, strict=True):
@@ -229,7 +234,7 @@ class OnlinePacker:
                 raise ValueError(f"it takes {amount} of a resource of which a bin holds {cap}: raise the cap")
 
     def room_of_group(self, lengths: Sequence[int]) -> int:
-        """Returns the room of a group in tokens; raises as `add_group` does."""
+        """Returns the room of a group in tokens; raises the errors of `add_group`."""
         if len(lengths) > 1 and not self._takes_groups:
             raise ValueError(parameter("max_sequences_per_bin") + " does not go with groups: leave it out")
         room = sum(map(self.room_of, lengths))
@@ -242,7 +247,7 @@ class OnlinePacker:
         return room
 
     def room_of(self, length: int) -> int:
-        """Returns the room of a sequence in tokens; raises as `add` does."""
+        """Returns the room of a sequence in tokens; raises the errors of `add`."""
         room = int(self._rule.room(checked_integer("length", length, 1, self._rule.longest_length)))
         if room > self._capacity:
             raise ValueError(
@@ -255,11 +260,12 @@ class OnlinePacker:
         return room
 
     def flush(self) -> list[OnlineBin]:
-        """Packs all sequences held, best-fit-decreasing; more may be added afterwards."""
+        """Packs all sequences that are held, by best-fit-decreasing; more may be added afterwards."""
         pack = self._flush_under_caps if self._caps else self._flush
         return [one for version in sorted(self._by_room) for one in pack(version)]
 
     def _flush(self, version: int) -> list[OnlineBin]:
+        """Packs all items of a version; items of equal room go into bins in the order in which they came."""
         arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
         by_room = self._by_room.pop(version)
         for arrival in sorted(arrival for _, arrival in by_room):
@@ -273,19 +279,20 @@ class OnlinePacker:
         ]
 
     def _flush_under_caps(self, version: int) -> list[OnlineBin]:
+        """Packs all items of a version under several budgets."""
         arrivals = sorted(arrival for _, arrival in self._by_room.pop(version))
         bins = pack_sizes(*self._sizes(arrivals)).bins()
         return [self._bin(arrivals[index] for index in one) for one in bins]
 
     def evict(self, oldest: int, *, whole_groups: bool) -> list[int]:
-        """Lets go of sequences whose version is older than allowed.
+        """Drops sequences whose version is older than allowed.
 
         Args:
-            oldest: the oldest version that may stay.
-            whole_groups: whether all of a group go if one of it is older.
+            oldest: the oldest version that is kept.
+            whole_groups: whether a group is dropped as a whole if one of its sequences is older.
 
         Returns:
-            Their ids, in the order in which they came.
+            Ids of the dropped sequences, in the order in which they came.
         """
         stale = [arrival for arrival, (item, _) in self._held.items() if min(item.versions, default=oldest) < oldest]
         ids = []
@@ -297,7 +304,7 @@ class OnlinePacker:
             self._num_held -= len(gone)
             if kept is None:
                 del self._held[arrival]
-            else:  # at its old arrival, so that it waits no longer
+            else:  # under its old arrival number, so that it is overdue when it would have been
                 self._held[arrival] = kept, left_before
                 insort(self._by_room.setdefault(self._version_of(kept), []), (-kept.sizes[0], arrival))
         self._by_room = {version: items for version, items in self._by_room.items() if items}
@@ -306,14 +313,14 @@ class OnlinePacker:
     def without_stale(
         self, item: OnlineItem, oldest: int, *, whole_groups: bool
     ) -> tuple[OnlineItem | None, list[int]]:
-        """Returns what stays of an item, None if nothing does, and the ids that go; see `evict`."""
+        """Returns an item without its sequences that `evict` drops, None if all are, and the ids of these."""
         stale = [at for at, version in enumerate(item.versions) if version < oldest]
         if stale and whole_groups:
             stale = list(range(len(item.ids)))
         return self.without(item, stale), [item.ids[at] for at in stale]
 
     def add_item(self, item: OnlineItem) -> list[OnlineBin]:
-        """Holds an item, and returns the bins that leave for it."""
+        """Holds an item, and returns the bins that leave, until no more than the look-ahead is held."""
         self._held[self._num_arrived] = item, self._num_left
         insort(self._by_room.setdefault(self._version_of(item), []), (-item.sizes[0], self._num_arrived))
         self._num_arrived += 1
@@ -324,28 +331,29 @@ class OnlinePacker:
         return leaving
 
     def _version_of(self, item: OnlineItem) -> int:
-        """Returns the key of the items that it may share a bin with."""
+        """Returns the key in `_by_room` of the items that may share a bin with an item."""
         return item.versions[0] if self._separate_versions else 0
 
     def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns what items take of each budget, and what a bin has: int64 [n, d] and [d]."""
+        """Returns the sizes of the items of some arrivals, and a bin's capacities: int64 [n, d] and [d]."""
         return np.array([self._held[arrival][0].sizes for arrival in arrivals], dtype=np.int64), self.capacities
 
     @property
     def capacities(self) -> NDArray[np.int64]:
-        """What a bin has: tokens, each of `caps`, and sequences where they are limited: int64 [d]."""
+        """A bin's capacity in each budget: tokens, each of `caps`, and sequences if they are limited: int64 [d]."""
         of_limit = [self._limit] if self._is_limited else []
         return np.array([self._capacity, *self._caps, *of_limit], dtype=np.int64)
 
     @property
     def _is_limited(self) -> bool:
+        """Whether a bin has a limit of sequences."""
         return self._limit < self._capacity
 
     def next_bin(self, up_to: int | None = None) -> OnlineBin | None:
-        """Makes a bin leave now, although the look-ahead has room.
+        """Makes a bin leave now, even if the look-ahead is not full.
 
         Args:
-            up_to: the bin has the oldest item with a version of at most this; None for any bin.
+            up_to: a version; the bin has the oldest item of this version or an older one. None for any bin.
 
         Returns:
             The bin; None if nothing, or no such item, is held.
@@ -357,7 +365,7 @@ class OnlinePacker:
         return None if arrival is None else self._next_bin(arrival)
 
     def _next_bin(self, wanted: int | None = None) -> OnlineBin:
-        """Makes the bin that leaves, with the item of an arrival if one is wanted."""
+        """Removes the next bin from the look-ahead; it has the item of the arrival `wanted`, if one is given."""
         version = min(self._by_room) if wanted is None else self._version_of(self._held[wanted][0])
         by_room = self._by_room[version]
         rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
@@ -371,11 +379,11 @@ class OnlinePacker:
         if self._caps:
             return self._leave(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
         capacity = self._capacity // self._unit
-        units = np.minimum(-(-rooms // self._unit), capacity)  # a sequence that fills a bin alone still does
+        units = np.minimum(-(-rooms // self._unit), capacity)  # rounded up, the longest would exceed it
         return self._leave(version, fullest_bin(units, capacity, self._limit, forced).tolist())
 
     def _leave(self, version: int, chosen: list[int]) -> OnlineBin:
-        """Returns the bin of some items of a version, by their indices in `_by_room`, ascending."""
+        """Removes the items with the given indices in `_by_room[version]`, ascending, and returns their bin."""
         by_room = self._by_room[version]
         arrivals = [by_room[index][1] for index in chosen]
         for index in reversed(chosen):
@@ -386,22 +394,23 @@ class OnlinePacker:
         return self._bin(arrivals)
 
     def _bin(self, arrivals: Iterable[int]) -> OnlineBin:
+        """Removes the items of some arrivals from `_held`, and returns their bin."""
         items = [self._held.pop(arrival)[0] for arrival in arrivals]
         self._num_held -= sum(len(item.ids) for item in items)
         return OnlineBin(items)
 
 
 def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: int) -> list[int]:
-    """Returns the next bin under several budgets: the largest shares first, each item that fits.
+    """Chooses the items of the next bin under several budgets: those with the largest shares first, if they fit.
 
     Example:
         >>> filled_bin(np.array([[9, 0], [5, 2], [4, 3], [4, 1]]), np.array([10, 4]), forced=-1)
         [2, 3]
 
     Args:
-        sizes: int64 [n, d], each in [0, its capacity].
-        capacities: of a bin: int64 [d].
-        forced: the item that has to be in it; -1 for any.
+        sizes: sizes of the items: int64 [n, d], each in [0, its capacity].
+        capacities: a bin's capacities: int64 [d].
+        forced: index of an item that the bin has to have; -1 for any bin.
 
     Returns:
         Indices into `sizes`, ascending.
@@ -421,13 +430,13 @@ def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: 
 
 @kernel
 def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int) -> NDArray[np.int64]:
-    """Returns the look-ahead's next bin.
+    """Chooses the items of the next bin by tokens: for each length as the longest, the fullest bin; the best of these.
 
     Args:
-        sizes: int64 [n], descending, each in [1, capacity].
-        capacity: of a bin.
-        limit: the most sizes in a bin, at least 1.
-        forced: the size that has to be in it; -1 for any.
+        sizes: rooms of the items, in units: int64 [n], descending, each in [1, capacity].
+        capacity: a bin's capacity in units.
+        limit: the most items in a bin, at least 1.
+        forced: index of an item that the bin has to have; -1 for any bin.
 
     Returns:
         Indices into `sizes`, int64, ascending.
@@ -449,7 +458,8 @@ def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int
             best_total = total
             best = np.empty(len(beside) + 1, np.int64)
             at, is_in = 0, False
-            for k in range(len(beside) - 1, -1, -1):  # ascending
+            # `beside` descends and its indices leave out `first`; `best` ascends and has it.
+            for k in range(len(beside) - 1, -1, -1):
                 index = beside[k] + (beside[k] >= first)
                 if index > first and not is_in:
                     best[at], at, is_in = first, at + 1, True

@@ -1,7 +1,9 @@
-"""`pack_sequences`: from a list of lengths to bins of indices.
+"""`pack_sequences` and `pack_sizes`: from a list of lengths, or of sizes, to bins of indices.
 
-Owns the way from a plan back to indices, in O(S), and `PackedSequences`. Leaves plans to `registry`, and packing in a
-given order to `list_packers`.
+Owns `PackedSequences`, and the step from a plan by length to the indices of sequences, in O(S). Leaves plans to
+`registry` and `vectors`, and packing in a given order to `list_packers`.
+
+Shape letters: S sequences, D distinct lengths, N bins, d dimensions of a size.
 """
 
 from collections import Counter
@@ -32,17 +34,17 @@ class PackedSequences:
     """Bins of indices into the packed lengths. Every index is in exactly one bin."""
 
     indices: NDArray[np.int64] = field(repr=False)
-    """int64 [S], bin after bin."""
+    """Indices of all sequences, bin after bin: int64 [S]."""
     bin_ends: NDArray[np.int64] = field(repr=False)
-    """int64 [N], exclusive end of every bin in `indices`."""
+    """Exclusive end of every bin in `indices`: int64 [N]."""
     lengths: NDArray[np.int64] = field(repr=False)
-    """int64 [S], room of every sequence by index, in tokens: its length with align and extra_tokens applied."""
+    """Room of every sequence by index, in tokens: its length with align and extra_tokens applied: int64 [S]."""
     max_seq_len: int
     """A bin's capacity in tokens."""
     max_sequences_per_bin: int | None
-    """The limit that the packer had."""
+    """The most sequences in a bin that the packer was allowed; None for no limit."""
     algorithm: str
-    """The packer that made the bins."""
+    """Name of the packer that made the bins."""
 
     @property
     def num_bins(self) -> int:
@@ -50,11 +52,11 @@ class PackedSequences:
         return len(self.bin_ends)
 
     def bins(self) -> list[list[int]]:
-        """Returns each bin's indices."""
+        """Returns each bin's indices as a list."""
         return split_bins(self.indices, self.bin_ends)
 
     def stats(self) -> PackingStats:
-        """Summarises the bins, by effective length, in O(S)."""
+        """Returns figures of how full the bins are, counted in rooms, in O(S)."""
         packed = self.lengths[self.indices].tolist()
         ends = self.bin_ends.tolist()
         templates: Counter[Template] = Counter()
@@ -78,9 +80,9 @@ def pack_sequences(
 ) -> PackedSequences:
     """Packs a list of lengths.
 
-    Histogram packers plan on the counts, and each length's indices fill the plan's slots: O(S), bins in the canonical
-    order of their templates. List-only packers (`LIST_ONLY`) go through the sequences in their order, and bins come in
-    the order of opening.
+    A histogram packer plans on the counts, and the indices of each length fill the plan's slots, in O(S). Bins then
+    come in the canonical order of their templates. A packer of `LIST_ONLY` goes through the sequences in an order, and
+    bins come in the order in which they are opened.
 
     Example:
         >>> packed = pack_sequences([5, 3, 8, 2], max_seq_len=8)
@@ -92,8 +94,8 @@ def pack_sequences(
         max_seq_len: a bin's capacity in tokens.
         algorithm: "auto", a name of `PACKERS`, or one of `LIST_ONLY`.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        seed: in [0, 2^64): shuffles sequences of equal length, while bins keep their templates; None keeps their order.
-            For "random-order" it decides the order (None: random); "next-fit" ignores it.
+        seed: in [0, 2^64); shuffles the sequences of equal length, and bins keep their templates. None keeps their
+            order. For "random-order" it decides the order (None: random); "next-fit" ignores it.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding; -1 leaves out the last one.
         time_limit_seconds: as in `pack_histogram`.
@@ -120,7 +122,7 @@ def pack_sequences(
     else:
         distinct, counts, order = sorted_by_value(rooms)
         pairs = list(zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True))
-        with nullcontext() if algorithm in ("auto", "optimal") else collector_paused():  # those two run for seconds
+        with nullcontext() if algorithm in ("auto", "optimal") else collector_paused():  # these may run for seconds
             plan = packer(algorithm)(pairs, capacity, limit, time_limit_seconds)
             indices, ends = _drawn(plan.templates, distinct, counts, order, seed)
         name = plan.algorithm
@@ -135,7 +137,7 @@ def pack_sequences(
 
 
 def pack_sizes(sizes: NDArray[np.int64], capacities: NDArray[np.int64], *, seed: int | None = None) -> PackedSequences:
-    """Packs items under several budgets, best-fit-decreasing; see `pack_classes`.
+    """Packs items under several budgets by best-fit-decreasing; see `pack_classes`.
 
     Example:
         >>> packed = pack_sizes(np.array([[4, 0], [6, 2], [4, 1]]), np.array([10, 2]))
@@ -143,9 +145,9 @@ def pack_sizes(sizes: NDArray[np.int64], capacities: NDArray[np.int64], *, seed:
         [[1, 0], [2]]
 
     Args:
-        sizes: of each item: int64 [S, d], the first in tokens and at least 1; each is in [0, its capacity].
-        capacities: of a bin: int64 [d].
-        seed: as in `pack_sequences`: shuffles items of the same sizes.
+        sizes: sizes of each item: int64 [S, d], the first in tokens and at least 1; each is in [0, its capacity].
+        capacities: a bin's capacity in each dimension: int64 [d].
+        seed: as in `pack_sequences`; shuffles items of the same sizes.
     """
     first, which = distinct_rows(sizes)
     classes = SizeClasses.of(sizes[first], np.bincount(which), capacities, items_per_class=1)
@@ -171,7 +173,18 @@ def _drawn(
     order: NDArray[np.int64],
     seed: int | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Fills a plan's slots; returns the indices bin after bin, int64 [S], and the bins' exclusive ends, int64 [N]."""
+    """Fills the slots of a plan with indices of sequences.
+
+    Args:
+        templates: template → multiplicity.
+        distinct: the distinct lengths, ascending: int64 [D].
+        counts: number of sequences of each length: int64 [D].
+        order: indices of the sequences, by ascending length: int64 [S]; shuffled in place if there is a seed.
+        seed: shuffles the sequences of equal length; None keeps their order.
+
+    Returns:
+        The indices bin after bin, int64 [S], and the bins' exclusive ends, int64 [N].
+    """
     from packhorse.packing.list_kernels import draw_templates, shuffle_pools
 
     if seed is not None:

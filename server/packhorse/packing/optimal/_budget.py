@@ -1,6 +1,6 @@
-"""The budget of a search: counted work, which ends it at the same point everywhere, and a clock as safety net.
+"""The budget of a search: an amount of work, counted in steps, and a deadline.
 
-Leaves what the work is to `_master`, `_pricing`, `_rounding` and `repacking`.
+Leaves the work itself, which charges the budget, to `_master`, `_pricing`, `_rounding` and `repacking`.
 """
 
 import time
@@ -10,22 +10,26 @@ from math import inf
 
 
 class OutOfWorkError(Exception):
-    """The work allowed is done, at the same point each time."""
+    """The budget's steps are spent; the same search ends here each time."""
 
 
 class OutOfTimeError(Exception):
-    """The clock ran out before the work was done; another attempt may get further."""
+    """The deadline passed before the steps were spent; another attempt may get further."""
 
 
 class Budget:
-    """The work that a search may do, in steps of about a nanosecond, and a deadline in seconds.
+    """The work that a search may do, in steps of about a nanosecond, and a deadline.
 
-    Counted work ends a search at the same point on machines of a kind, so that equal inputs give equal plans. The clock
-    is a safety net for machines that are far too slow.
+    Counted steps end a search at the same point on every machine of a kind, so that equal inputs give equal plans. The
+    deadline is a safety net for machines that are far too slow.
+
+    Args:
+        steps: number of steps.
+        seconds: time from now until the deadline.
 
     Attributes:
-        left: steps not spent yet.
-        reserved: of these, the steps kept for later; spending stops there.
+        left: steps that are not spent yet.
+        reserved: number of these that are set aside for later work; `spend` raises when only they are left.
     """
 
     def __init__(self, steps: int, seconds: float) -> None:
@@ -36,7 +40,7 @@ class Budget:
         self._deadline = self._begin + seconds
 
     def spend(self, steps: int) -> None:
-        """Charges steps, before or after the work, at least every few tenths of a second.
+        """Takes steps off the budget. A search calls it every few tenths of a second, before or after the work.
 
         Raises:
             OutOfWorkError: only reserved steps are left.
@@ -50,7 +54,7 @@ class Budget:
 
     @contextmanager
     def lent(self, steps: int) -> "Iterator[Budget]":
-        """Gives some of the steps left to a search of its own, and takes back those that it leaves."""
+        """Yields a second budget with at most `steps` of the steps left; takes back those that it does not spend."""
         part = Budget(min(steps, self.left), self.seconds_left())
         self.left -= part.left
         try:
@@ -59,10 +63,10 @@ class Budget:
             self.left += max(part.left, 0)
 
     def seconds_of_all(self) -> float:
-        """Returns how long all the work takes at the speed so far; infinite before a hundredth of it is done."""
+        """Returns the seconds for all steps at the speed so far; infinite until a hundredth of them is spent."""
         done = self._steps - self.left
         return (time.monotonic() - self._begin) * self._steps / done if 100 * done >= self._steps else inf
 
     def seconds_left(self) -> float:
-        """Seconds until the deadline; not above 0 when it has passed."""
+        """Returns the seconds until the deadline; 0 or less once it has passed."""
         return self._deadline - time.monotonic()

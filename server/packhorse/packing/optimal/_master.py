@@ -1,6 +1,7 @@
-"""The restricted master problem: how often to use each of the bins known so far, as a linear program in HiGHS.
+"""The master problem: a linear program, solved by HiGHS, for how often to use each of the bins known so far.
 
-Owns the columns and the warm-started solver. Leaves which columns are worth adding to `_pricing`.
+Owns its columns (the known bins), its rows (the lengths), and the solver, which continues from its last solution.
+Leaves finding bins that are worth adding to `_pricing`, and making whole numbers of its fractions to `_rounding`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,28 +25,33 @@ class Solver(highspy.Highs):
         self.setOptionValue("output_flag", False)  # releases before 1.16 may not call `enableCallbacks`
 
     def enableCallbacks(self) -> None:  # noqa: N802, as HiGHS spells it
-        """Turns output off first."""
+        """Turns output off before HiGHS can print; its constructor calls this."""
         self.setOptionValue("output_flag", False)
         super().enableCallbacks()  # type: ignore[no-untyped-call]
 
 
 Repeat = tuple[int, int]
-"""(index of a length, copies of it in the bin)."""
+"""A length in a bin: (its index among the descending lengths, number of copies)."""
 Column = tuple[Repeat, ...]
-"""A bin, by ascending index."""
+"""A bin: its lengths, by ascending index."""
 
 _STEPS_PER_ROW = 50
 """Steps of the budget that an iteration of the simplex method costs for each row."""
+# Values of HiGHS's option simplex_strategy, and the largest of its simplex_iteration_limit.
 _PRIMAL_SIMPLEX = 4
 _DUAL_SIMPLEX = 1
 _MOST_ITERATIONS = 2**31 - 1
 
 
 class Master:
-    """min Σ x over columns, so that each length is covered as often as demanded; x ≥ 0.
+    """Minimizes Σ x over columns, x ≥ 0, so that the columns together hold each length at least as often as demanded.
+
+    Args:
+        num_rows: number of lengths.
+        columns: the first known bins.
 
     Attributes:
-        columns: in the order in which they were added.
+        columns: all known bins, in the order in which they were added.
     """
 
     def __init__(self, num_rows: int, columns: Iterable[Column]) -> None:
@@ -78,7 +84,7 @@ class Master:
         self.add(columns)
 
     def add(self, columns: Iterable[Column]) -> int:
-        """Adds those columns that are not there yet, and returns how many."""
+        """Adds the columns that are not known yet, and returns their number."""
         new = [column for column in dict.fromkeys(columns) if column not in self._known]
         if not new:
             return 0
@@ -99,8 +105,8 @@ class Master:
         return len(new)
 
     def demand(self, counts: Sequence[int]) -> None:
-        """Sets how often each length is to be covered: [n], any size of integer, in the order of the rows."""
-        # Floats of the solver's own size: tolerances are absolute, and 3 billion bins would be far from 1.
+        """Sets the demand: the number of sequences of each length, [n], in the order of the rows."""
+        # The solver's tolerances are absolute and meant for values near 1, so billions of bins are scaled down.
         self._scale = max(1, -(-max(counts) // 10**5))
         lower = np.array([count / self._scale for count in counts])
         upper = np.full(self._num_rows, highspy.kHighsInf)
@@ -108,7 +114,7 @@ class Master:
         self._has_new_demand = True
 
     def solve(self, budget: Budget) -> None:
-        """Solves from the last basis: primal simplex after new columns, dual simplex after new demands.
+        """Solves from the last basis: by primal simplex after new columns, by dual simplex after new demand.
 
         Raises:
             OutOfWorkError: the budget is spent.
@@ -132,21 +138,21 @@ class Master:
 
     @property
     def prices(self) -> NDArray[np.float64]:
-        """[n]: each length's dual value, at least 0."""
+        """Each length's dual value, at least 0: float64 [n]."""
         return np.maximum(np.array(self._solver.getSolution().row_dual), 0.0)
 
     @property
     def uses(self) -> list[float]:
-        """[columns]: how often each is used, in units of `scale`."""
+        """How often each column is used, in units of `scale`, in the order of `columns`."""
         values: list[float] = np.array(self._solver.getSolution().col_value).tolist()
         return values
 
     @property
     def scale(self) -> int:
-        """How many bins one unit of `uses` is."""
+        """Number of bins that one unit of `uses` stands for."""
         return self._scale
 
     @property
     def num_bins(self) -> float:
-        """The optimal value over the known columns, in bins."""
+        """The optimal value with the known columns: a number of bins, not whole."""
         return float(self._solver.getObjectiveValue()) * self._scale

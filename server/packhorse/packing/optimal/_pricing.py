@@ -1,7 +1,7 @@
-"""Pricing: the bin of greatest worth when every length has a price, by dynamic programming over capacity.
+"""Pricing: given a price for every length, the bins whose prices add up to the most, by dynamic programming.
 
-Owns the knapsack in exact integer arithmetic (Numba), with and without a limit of sequences in a bin, and reading bins
-back from it. Leaves where prices come from, and what they prove, to `column_generation`.
+That sum is the worth of a bin. Owns the knapsack in exact integer arithmetic, with and without a limit of sequences in
+a bin, and reading bins back from its tables. Leaves the choice of prices, and what they prove, to `column_generation`.
 
 Shape letters: n distinct lengths, C capacity in tokens.
 """
@@ -16,26 +16,28 @@ from packhorse.packing.optimal._budget import Budget
 from packhorse.packing.optimal._master import Column
 
 _STEPS_PER_CALL = 50_000_000
-"""Additions between two looks at the budget: some 25 ms."""
+"""Additions between two charges of the budget: about 25 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """What a bin can be worth at given prices, and which bins are worth most.
+    """The greatest worth of bins at given prices, and the tables from which these bins are read.
 
-    The last of `tables` holds the greatest worth of c tokens that share a bin with one more sequence.
+    Each table has the greatest worth of sequences of c tokens together, for c up to C minus the shortest length: a bin
+    has one more sequence, so no more tokens are left for the others.
     """
 
     lengths: NDArray[np.int64]
-    """Lengths in tokens: [n], descending."""
+    """Lengths in tokens: int64 [n], descending."""
     prices: NDArray[np.int64]
-    """Price of each length, at least 0: [n]."""
+    """Price of each length, at least 0: int64 [n]."""
     capacity: int
     """A bin's capacity in tokens."""
     tables: list[tuple[int, NDArray[np.int64]]]
-    """(most sequences, [C + 1] greatest worth of c tokens); one pair with 0 for no limit of sequences."""
+    """Pairs (most sequences, table: int64 [C - min(lengths) + 1]). Without a limit that binds there is one pair, with 0
+    for the most sequences. With one, each is made of the one before; the last is for limit - 1 sequences."""
     worth_with: NDArray[np.int64]
-    """Greatest worth of a bin that holds each length: [n]."""
+    """For each length, the greatest worth of a bin that holds it: int64 [n]."""
 
     @property
     def best_worth(self) -> int:
@@ -43,7 +45,7 @@ class Pricing:
         return int(self.worth_with.max())
 
     def bin_with(self, index: int) -> Column:
-        """Returns a bin of worth `worth_with[index]`."""
+        """Returns a bin that holds the length with this index and is worth `worth_with[index]`."""
         content = [index]
         rest = self.capacity - int(self.lengths[index])
         if self.tables:
@@ -54,7 +56,7 @@ class Pricing:
         return tuple(copies.items())
 
     def _read(self, level: int, rest: int, content: list[int]) -> None:
-        """Appends to `content` the sequences that make up a table's entry at `rest` tokens."""
+        """Appends to `content` the indices of the lengths that make up the entry at `rest` of table `level`."""
         most, table = self.tables[level]
         if most == 0:
             content.extend(_read_unlimited(table, self.lengths, self.prices, rest).tolist())
@@ -62,6 +64,7 @@ class Pricing:
             if most == 1:
                 content.append(int(np.flatnonzero((self.lengths <= rest) & (self.prices == table[rest]))[0]))
                 return
+            # The table joins the one before with itself, or with the first, for one sequence: see `_limited`.
             below, left = self.tables[level - 1]
             added = most - below
             other = level - 1 if added == below else 0
@@ -72,17 +75,17 @@ class Pricing:
 
 
 def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, limit: int, budget: Budget) -> Pricing:
-    """Finds the greatest worth of a bin with each length.
+    """Finds, for each length, the greatest worth of a bin that holds it.
 
     Args:
-        lengths: [n], descending, distinct, in [1, capacity].
-        prices: [n], at least 0, with capacity · max(prices) below 2^63.
+        lengths: int64 [n], descending, distinct, in [1, capacity].
+        prices: int64 [n], at least 0, with capacity · max(prices) below 2^63.
         capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
         budget: charged half a step for each addition.
 
     Returns:
-        The tables, exact. O(n · C) without a limit that binds, else O(C² · log limit).
+        The exact result. It takes O(n · C) without a limit that binds, else O(C² · log limit).
 
     Raises:
         OutOfWorkError: the budget is spent.
@@ -108,7 +111,7 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
 def _unlimited(
     lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, budget: Budget
 ) -> NDArray[np.int64]:
-    """Returns the greatest worth of c tokens, for c up to C - min(lengths): no more fit beside one more sequence."""
+    """Returns the table for any number of sequences."""
     table = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
     chunk = max(1, _STEPS_PER_CALL // len(table))
     priced = np.flatnonzero((prices > 0) & (lengths < len(table)))
@@ -122,7 +125,7 @@ def _unlimited(
 def _limited(
     lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most: int, budget: Budget
 ) -> list[tuple[int, NDArray[np.int64]]]:
-    """Returns tables for 1, …, `most` sequences, each made from the one before by doubling or by one sequence more."""
+    """Returns the tables that lead from 1 to `most` sequences by doubling and adding one, as the bits of `most` say."""
     single = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
     fitting = lengths < len(single)
     single[lengths[fitting]] = prices[fitting]
@@ -137,9 +140,9 @@ def _limited(
 
 
 def _joined(left: NDArray[np.int64], right: NDArray[np.int64], budget: Budget) -> NDArray[np.int64]:
-    """Returns, for each c, the greatest left[c - j] + right[j]; both tables start with 0 and never fall."""
+    """Returns, for each c, the greatest left[c - j] + right[j] over j; both tables begin with 0 and never decrease."""
     table = np.maximum(left, right)
-    steps = np.flatnonzero(right[1:] > right[:-1]) + 1  # between two steps a larger j only leaves less for the left
+    steps = np.flatnonzero(right[1:] > right[:-1]) + 1  # between these, a larger j only takes from `left`
     chunk = max(1, _STEPS_PER_CALL // len(table))
     for start in range(0, len(steps), chunk):
         part = steps[start : start + chunk]
@@ -150,7 +153,11 @@ def _joined(left: NDArray[np.int64], right: NDArray[np.int64], budget: Budget) -
 
 @kernel
 def _add_lengths(table: NDArray[np.int64], lengths: NDArray[np.int64], prices: NDArray[np.int64]) -> None:
-    """Lets each length be used any number of times, block by block so that reads and writes never overlap (SIMD)."""
+    """Updates a table by lengths of which each may be used any number of times.
+
+    Each block of `length` entries reads the block before it. So reads and writes of a loop never overlap, and the
+    compiler can use SIMD.
+    """
     for i in range(len(lengths)):
         length = lengths[i]
         worth = prices[i]
@@ -166,6 +173,7 @@ def _add_lengths(table: NDArray[np.int64], lengths: NDArray[np.int64], prices: N
 def _join_steps(
     table: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64], steps: NDArray[np.int64]
 ) -> None:
+    """Raises table[c] to left[c - j] + right[j], if that is more, for every j of `steps`."""
     for j in steps:
         worth = right[j]
         written = table[j:]
@@ -177,7 +185,7 @@ def _join_steps(
 def _read_unlimited(
     table: NDArray[np.int64], lengths: NDArray[np.int64], prices: NDArray[np.int64], rest: int
 ) -> NDArray[np.int64]:
-    """Returns the sequences of a bin of worth table[rest], longest first."""
+    """Returns the indices of the lengths that make up table[rest], longest first."""
     content = np.empty(rest // lengths[-1] + 1, dtype=np.int64)
     size = 0
     first = 0

@@ -1,7 +1,8 @@
-"""From fractions of bins to whole ones.
+"""From a solution of the master problem, which uses fractions of bins, to a plan of whole bins.
 
-Owns the ways to round a solution of the master problem: down with best-fit for the rest, by diving, and exactly
-if few enough bins are possible. Leaves the solution itself to `_master`.
+Owns three ways: rounding down, with best-fit for the sequences that are left; diving, which rounds some bins and
+solves again; and branch and bound over all possible bins, if there are few. Leaves the solution to `_master`, and the
+order in which the ways are tried to `column_generation`.
 """
 
 from collections import Counter
@@ -17,23 +18,29 @@ from packhorse.packing.optimal._master import Column, Master, Solver
 from packhorse.packing.plan import Template
 
 _NEARLY_WHOLE = 0.75
-"""A dive rounds up what is at least this far to the next whole bin."""
+"""A dive rounds up a use whose fraction is at least this."""
 _STEPS_PER_LENGTH = 100
 """Steps of the budget that filling up a bin costs for each length."""
 _MOST_NODES = 2_000
-"""Nodes of the tree that branch and bound searches; its work cannot be limited otherwise."""
+"""Most nodes of the tree that branch and bound searches; HiGHS has no other limit of its work."""
 _MOST_LENGTHS_TRIED = 500
-"""How many lengths `enumerate_bins` takes: it goes as deep as there are lengths."""
+"""Most lengths that `enumerate_bins` takes: its recursion is as deep as there are lengths."""
 _MOST_BINS_TRIED = 20_000
-"""How many partial bins `enumerate_bins` looks at before it gives up."""
+"""Most partial bins that `enumerate_bins` looks at before it gives up."""
 
 
 class Packed:
     """Whole bins chosen so far, and the sequences that are still to be packed.
 
+    Args:
+        lengths: [n] distinct lengths, descending.
+        counts: [n] sequences of each length.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+
     Attributes:
-        templates: template → multiplicity.
-        left: [n] sequences not yet packed, in the order of `lengths`.
+        templates: template → multiplicity of the bins chosen so far.
+        left: [n] sequences of each length that are not packed yet.
     """
 
     def __init__(self, lengths: Sequence[int], counts: Sequence[int], capacity: int, limit: int) -> None:
@@ -50,7 +57,7 @@ class Packed:
         return other
 
     def use(self, column: Column, times: int) -> int:
-        """Packs up to `times` bins like `column`, if there are sequences for them; returns how many."""
+        """Packs up to `times` bins like `column`, as long as there are sequences for them; returns the number."""
         possible = min(times, *(self.left[index] // copies for index, copies in column))
         if possible > 0:
             for index, copies in column:
@@ -59,7 +66,7 @@ class Packed:
         return max(possible, 0)
 
     def use_trimmed(self, column: Column, times: int) -> int:
-        """Packs up to `times` bins like `column`, without lengths that have run out; returns how many."""
+        """Packs up to `times` bins like `column`, without sequences that have run out; returns the number."""
         used = 0
         while used < times:
             repeats = ((index, min(copies, self.left[index])) for index, copies in column)
@@ -70,7 +77,11 @@ class Packed:
         return used
 
     def use_filled(self, column: Column) -> bool:
-        """Packs one bin with the sequences of `column` that are left, filled up with the longest that fit."""
+        """Packs one bin with the sequences of `column` that are left, and fills it up with the longest that fit.
+
+        Returns:
+            Whether any of the sequences of `column` was left, so that a bin was packed.
+        """
         content: Counter[int] = Counter()
         room, slots = self._capacity, self._limit
         for index, copies in column:
@@ -88,7 +99,7 @@ class Packed:
         return self.use(tuple(sorted((index, copies) for index, copies in content.items() if copies)), 1) == 1
 
     def completed(self) -> Counter[Template]:
-        """Returns all templates, with best-fit for the sequences that are left."""
+        """Returns a whole plan: the bins chosen so far, and best-fit's bins of the sequences that are left."""
         pairs = [(length, count) for length, count in zip(self._lengths, self.left, strict=True) if count]
         return self.templates + best_fit_decreasing(pairs, self._capacity, self._limit)
 
@@ -97,28 +108,35 @@ class Packed:
 
 
 def round_down(packed: Packed, columns: Sequence[Column], uses: Sequence[float], scale: int) -> int:
-    """Packs the whole part of every use, and returns the number of bins."""
-    # A unit of scale is split, as its product with a float would lose the last digits of a large number of bins.
+    """Packs each column as often as the whole part of its use says; returns the number of bins.
+
+    Args:
+        packed: receives the bins.
+        columns: columns of the master problem.
+        uses: how often each is used, in units of `scale` bins, as `Master.uses`.
+        scale: as `Master.scale`.
+    """
+    # The whole part is multiplied as an int: a float would lose the last digits of a large number of bins.
     parts = [(column, floor(use), use - floor(use)) for column, use in zip(columns, uses, strict=False) if use > 0]
     return sum(packed.use(column, whole * scale + floor(part * scale + 1e-6)) for column, whole, part in parts)
 
 
 def dive(master: Master, packed: Packed, budget: Budget) -> None:
-    """Rounds the solution and solves again for the sequences that are left, until none is.
+    """Packs whole bins of the solution, and solves again for the sequences that are left, until none is left.
 
-    Every step packs the whole parts of all uses, and the uses that are nearly whole. If there are none of either, it
-    rounds up the use that is nearest to a whole one.
+    Each round packs the whole parts of all uses, and rounds up the uses that are nearly whole. If there is neither, it
+    rounds up the use with the greatest fraction.
 
     Raises:
         OutOfWorkError: the budget is spent; `packed` is valid.
-        OutOfTimeError: its deadline passed; `packed` is valid.
+        OutOfTimeError: the deadline passed; `packed` is valid.
     """
     while any(packed.left):
         master.demand(packed.left)
         master.solve(budget)
         uses = master.uses
         whole = round_down(packed, master.columns, uses, master.scale)
-        if master.scale > 1:  # one bin at a time would take too long until fewer are left
+        if master.scale > 1:  # too many bins are left to round them up one at a time
             if not whole:
                 whole = _round_trimmed(packed, master.columns, uses, master.scale)
             if not whole:
@@ -135,7 +153,7 @@ def dive(master: Master, packed: Packed, budget: Budget) -> None:
 
 
 def _round_trimmed(packed: Packed, columns: Sequence[Column], uses: Sequence[float], scale: int) -> int:
-    """Rounds down as `round_down` does, and leaves out of each bin the lengths that have run out."""
+    """Rounds down as `round_down`, but also packs bins without the sequences that have run out; returns the number."""
     return sum(
         packed.use_trimmed(column, floor(use * scale)) for column, use in zip(columns, uses, strict=True) if use > 0
     )
@@ -144,13 +162,25 @@ def _round_trimmed(packed: Packed, columns: Sequence[Column], uses: Sequence[flo
 def enumerate_bins(
     lengths: Sequence[int], counts: Sequence[int], capacity: int, limit: int, most: int = _MOST_BINS_TRIED
 ) -> list[Column] | None:
-    """Returns every bin that nothing can be added to, or None if there are too many, or too many lengths."""
+    """Returns every bin to which no sequence can be added; None if there are too many bins or lengths.
+
+    Args:
+        lengths: [n] distinct lengths, descending.
+        counts: [n] sequences of each length.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+        most: the most partial bins to look at.
+    """
     if len(lengths) > _MOST_LENGTHS_TRIED:
         return None
     found: list[Column] = []
     steps = 0
 
     def extend(first: int, room: int, slots: int, repeats: Column, smallest_left_out: int) -> bool:
+        """Extends a partial bin, `repeats`, by lengths from index `first` on; False if there are too many bins.
+
+        A bin is complete if `smallest_left_out`, the shortest length with sequences left, does not fit its room.
+        """
         nonlocal steps
         steps += 1
         if steps > most:
@@ -174,12 +204,14 @@ def enumerate_bins(
 
 
 def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget) -> tuple[list[float] | None, bool]:
-    """Returns how often to use each column, in whole numbers, for the fewest bins that branch and bound finds.
+    """Solves the master problem in whole numbers, by branch and bound.
 
-    None if it finds nothing within `_MOST_NODES`. The second value says whether these columns allow no fewer bins.
+    Returns:
+        How often to use each column, or None if `_MOST_NODES` were not enough to find a solution; and whether it is
+        proven that no solution with these columns has fewer bins.
 
     Raises:
-        OutOfTimeError: the budget's deadline passed, whether or not something was found.
+        OutOfTimeError: the budget's deadline passed, even if a solution was found.
     """
     solver = Solver()
     left = budget.seconds_left()
@@ -190,7 +222,7 @@ def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget
         "random_seed": 0,
         "time_limit": left,
         "mip_max_nodes": _MOST_NODES,
-        "mip_abs_gap": 0.99,  # bins come in ones
+        "mip_abs_gap": 0.99,  # the number of bins is whole, so less than one bin is no gap
         "mip_rel_gap": 0.0,
     }
     for name, value in options.items():

@@ -1,11 +1,16 @@
-"""Plans with the fewest bins, or nearly, and a proven bound: Gilmore-Gomory column generation.
+"""Column generation after Gilmore and Gomory: plans with the fewest bins, or nearly, and a proven lower bound.
 
-Owns the loop between the master problem and pricing, what it proves, when it stops, the coarse problems that come
-first, and the search for the last bins. Leaves its steps to `_master`, `_pricing`, `_rounding` and `repacking`, and
-checking proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it is asked for.
+The master problem says how often to use each known bin, and gives every length a price. Pricing finds bins that are
+worth more than they cost, and these become known too. When there are none, the prices prove a bound, and the solution
+is rounded to whole bins.
+
+Owns this loop, what it proves, when it stops, the coarse problems that come before it, and the order of all searches
+(`improve`). Leaves their steps to `_master`, `_pricing`, `_rounding` and `repacking`, and checking proofs to `bounds`.
+Needs HiGHS and Numba, so `registry` imports it only when it runs it.
 
 A coarse problem has a few classes of neighbouring lengths in place of many lengths. A plan for lengths rounded up to
-the longest of their class is a plan for the lengths themselves; a bound for lengths rounded down is a bound for them.
+the longest of their class is also a plan for the lengths themselves. A bound for lengths rounded down to the shortest
+of their class is also a bound for them.
 
 Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutting-stock problem", Operations Research
 9 (1961) and 11 (1963).
@@ -30,34 +35,39 @@ from packhorse.packing.optimal.repacking import MOST_SEQUENCES, Repacking
 from packhorse.packing.plan import DualCertificate, Packing, Template, canonical_templates
 
 _COLUMNS_PER_ROUND = 60
-"""Bins added at once: the best ones with each of that many lengths. Twice as many made the linear programs slower."""
+"""Bins added in a round: for each of so many lengths, the best bin that holds it. Twice as many were slower."""
 _LP_TOLERANCE = 1e-8
-"""The master problem is solved when its value is this close to the proven bound, as a share of it."""
+"""The loop ends when the master problem's value is this close to the proven bound, as a share of the value."""
 _LARGEST_CAPACITY = 2**24
-"""Tokens (after dividing by the lengths' common divisor) up to which pricing's tables fit into memory."""
+"""Largest capacity, divided by the lengths' common divisor, for which pricing's tables fit into memory."""
 _STEPS = 40 * 10**9
-"""The work that a search may do: about half a minute of one core."""
+"""Steps of the budget of a search: about half a minute of one core."""
 _CLASSES = (128, 512)
-"""Classes of neighbouring lengths in coarse problems, which take a few tenths of a second and a few seconds."""
+"""Numbers of classes in the coarse problems, which take a few tenths of a second and a few seconds."""
 _FAR_GAP = 5e-3
-"""How far above the bound a plan must be for coarse problems to pay."""
+"""Gap of a plan, as a share of the bound, above which coarse problems come first."""
 _NEAR_GAP = 1e-3
-"""How near it a plan must be for finer ones to be left out."""
+"""Gap up to which a finer coarse problem is left out."""
 _SHARE_FOR_COARSE = 0.15
-"""Share of the work for each coarse problem."""
+"""Share of the remaining budget for each search in a coarse problem."""
 _SHARE_FOR_ROUNDING = 0.15
-"""Share of that work that is left for rounding if the master problem is not solved before."""
+"""Share of a budget that is reserved for rounding, if the master problem takes all the rest."""
 _SHARE_FOR_REPACKING = 0.025
-"""Share of the work for repacking before the master problem is solved. It takes at most as many steps as the cube of
-the number of lengths: a tenth of what the master problem takes."""
+"""Share of the budget for repacking before the master problem is solved. Repacking also gets at most the cube of the
+number of lengths in steps: a tenth of what the master problem takes."""
 _STEPS_AFTER = 16 * 10**9
-"""The most work for repacking afterwards, less than 10 s; what it solves at all seldom takes 2 s."""
+"""Most steps for repacking after the master problem: less than 10 s. What it can solve seldom takes 2 s."""
 _LARGEST_WHOLE_COUNT = 10**6
-"""Counts up to which branch and bound sees the whole problem: above, its tolerances are near one sequence."""
+"""Largest count for which branch and bound gets the whole problem. For larger ones the tolerances of HiGHS come near
+one sequence, so it only gets what rounding down leaves."""
 
 
 class _Search:
-    """What is kept when the budget is spent: the best plan and the best bound."""
+    """A problem, and the best plan and best bound found so far, which remain when the budget is spent.
+
+    Lengths and capacity are divided by their common divisor for the search: `lengths` and `capacity` are in these
+    units, `pairs`, `max_seq_len` and `best` in tokens.
+    """
 
     def __init__(self, pairs: list[tuple[int, int]], capacity: int, limit: int, start: Packing) -> None:
         self.divisor = gcd(*(length for length, _ in pairs)) or 1
@@ -75,19 +85,20 @@ class _Search:
         self._repacking: Repacking | None = None
 
     def packed(self) -> Packed:
+        """Returns a `Packed` of this problem without any bin."""
         return Packed(self.lengths, self.counts, self.capacity, self.limit)
 
     def offer(self, templates: Counter[Template]) -> None:
-        """Keeps a plan in divided lengths that has fewer bins than the best."""
+        """Keeps a plan whose lengths are divided, if it has fewer bins than the best."""
         self.keep(Counter({tuple(n * self.divisor for n in template): times for template, times in templates.items()}))
 
     def keep(self, templates: Counter[Template]) -> None:
-        """Keeps a plan that has fewer bins than the best."""
+        """Keeps a plan if it has fewer bins than the best."""
         if templates.total() < self.num_bins:
             self.best, self.num_bins = templates, templates.total()
 
     def repack(self, steps: int, budget: Budget) -> None:
-        """Searches for plans with fewer bins by repacking, and keeps the best; goes on where it ended before.
+        """Searches for a plan with fewer bins by repacking, and keeps it. A second call continues the first search.
 
         Raises:
             OutOfTimeError: the deadline passed.
@@ -104,11 +115,11 @@ class _Search:
 
     @property
     def is_small(self) -> bool:
-        """Whether one bin more than needed is a share that counts, so that repacking pays."""
+        """Whether there are so few sequences, and the gap is so large, that repacking pays."""
         return sum(self.counts) <= MOST_SEQUENCES and self.gap > NEAR_GAP
 
     def prove(self, pricing: Pricing) -> None:
-        """Keeps the bound that a pricing proves, where it is the best."""
+        """Keeps the bound that a pricing proves, if it is better than the best."""
         prices = {
             length: worth for (length, _), worth in zip(self.pairs, pricing.prices.tolist(), strict=True) if worth
         }
@@ -117,17 +128,19 @@ class _Search:
         self.trust(DualCertificate(prices=prices, bin_worth=pricing.best_worth))
 
     def trust(self, certificate: DualCertificate) -> None:
-        """Keeps a certificate that proves more than is known."""
+        """Keeps a certificate, if it proves a better bound than the best."""
         bound = certificate.bound(dict(self.pairs))
         if bound > self.bound:
             self.bound, self.certificate = bound, certificate
 
     @property
     def gap(self) -> float:
+        """Bins of the best plan above the bound, as a share of it."""
         return (self.num_bins - self.bound) / self.bound
 
     @property
     def done(self) -> bool:
+        """Whether the best plan is proven optimal."""
         return self.num_bins == self.bound
 
 
@@ -139,19 +152,19 @@ def improve(
     time_limit_seconds: float,
     patience: float = 1.0,
 ) -> Packing:
-    """Improves a plan until it is proven optimal, nothing is left to try, or its work is done.
+    """Improves a plan until it is proven optimal, no search is left to try, or the budget is spent.
 
     Args:
         pairs: (length, count) by descending length, as `checked_counts` returns them.
         capacity: max_seq_len, in tokens.
         limit: the most sequences in a bin.
-        start: a plan of `pairs` with a bound, such as `first_plan` makes; its templates are the first columns.
-        time_limit_seconds: a safety net for slow machines, checked every few tenths of a second; a plan that it ends
-            is marked as cut off.
+        start: a plan of `pairs` with a bound, such as `first_plan` returns; its templates are the first columns.
+        time_limit_seconds: a safety net for slow machines, checked every few tenths of a second. If it ends the search,
+            the plan is marked as cut off.
         patience: share of `_STEPS_AFTER` that the search for the last bins may take.
 
     Returns:
-        The best plan and the best bound, `start`'s own included.
+        The plan with the fewest bins and the best bound, which may both be those of `start`.
     """
     search = _Search(pairs, capacity, limit, start)
     if search.done:
@@ -182,7 +195,7 @@ def improve(
 
 
 def _improved(search: _Search, budget: Budget, patience: float) -> str:
-    """Improves a plan, and returns why it stopped."""
+    """Runs all searches in their order, and returns why the last one stopped, as a part of the plan's note."""
     if search.is_small:
         search.repack(min(int(_SHARE_FOR_REPACKING * budget.left), len(search.pairs) ** 3), budget)
     if not search.done:
@@ -198,7 +211,7 @@ def _improved(search: _Search, budget: Budget, patience: float) -> str:
 
 
 def _solve_coarsely(search: _Search, budget: Budget) -> None:
-    """Finds a plan and a bound by coarse problems, and finer ones until both are near."""
+    """Finds a plan and a bound by coarse problems, first with few classes, then with more if the gap is still large."""
     if search.gap <= _FAR_GAP:
         return
     for num_classes in _CLASSES:
@@ -220,11 +233,18 @@ def _solve_coarsely(search: _Search, budget: Budget) -> None:
 
 
 def _coarse_search(search: _Search, parts: list[list[tuple[int, int]]], direction: Literal["up", "down"]) -> _Search:
+    """Returns the problem with the lengths of each class rounded up or down."""
     pairs = rounded(parts, direction)
     return _Search(pairs, search.max_seq_len, search.limit, first_plan(pairs, search.max_seq_len, search.limit))
 
 
 def _run(search: _Search, budget: Budget) -> None:
+    """Solves the master problem, and rounds its solution in each way until the plan is proven optimal.
+
+    Raises:
+        OutOfWorkError: the budget was spent before the master problem or the rounding was done.
+        OutOfTimeError: the deadline passed before that.
+    """
     master = _master(search)
     uses: list[float] = []
     ended: OutOfWorkError | OutOfTimeError | None = None
@@ -247,7 +267,7 @@ def _run(search: _Search, budget: Budget) -> None:
     left_after_rounding = packed.copy()
     try:
         dive(master, packed, budget)
-    finally:  # between two bins, so what is packed by then is whole
+    finally:  # an error comes between two bins, so what is packed by then is a valid plan
         search.offer(packed.completed())
     if not search.done:
         _branch(search, left_after_rounding, budget)
@@ -256,9 +276,9 @@ def _run(search: _Search, budget: Budget) -> None:
 
 
 def _master(search: _Search) -> Master:
-    """Returns the master problem with the plan's own bins, and a bin full of each length.
+    """Returns a master problem whose columns are the bins of the best plan, and for each length a bin full of it.
 
-    So each length is covered, and no price exceeds 1.
+    So it can meet every demand, and no length has a price above 1.
     """
     index_of = {length: index for index, (length, _) in enumerate(search.pairs)}
     columns = [tuple(sorted(Counter(index_of[length] for length in template).items())) for template in search.best]
@@ -269,13 +289,13 @@ def _master(search: _Search) -> Master:
 
 
 def _rounds(search: _Search, master: Master, budget: Budget) -> Iterator[list[float]]:
-    """Column generation: yields the uses of each solved master problem, until it cannot be improved."""
+    """Runs column generation: yields the uses of each solved master problem until no new bin improves it."""
     lengths = np.array(search.lengths, dtype=np.int64)
     scale = 2 ** min(40, 61 - search.capacity.bit_length())
     while True:
         master.solve(budget)
         yield master.uses
-        # Whole prices make pricing exact: what it proves holds whatever the solver's tolerances were.
+        # Integer prices make pricing exact, so its bound holds even if the solver's solution is not exact.
         prices = np.floor(np.minimum(master.prices, 1.0) * scale).astype(np.int64)
         pricing = price(lengths, prices, search.capacity, search.limit, budget)
         search.prove(pricing)
@@ -287,14 +307,17 @@ def _rounds(search: _Search, master: Master, budget: Budget) -> Iterator[list[fl
 
 
 def _attractive(pricing: Pricing, scale: int) -> list[Column]:
-    """The best bins with each of the lengths that have the best, if they are worth more than they cost."""
+    """Returns the best bin with a length, for the lengths with the best bins, if it is worth more than it costs.
+
+    A bin costs 1, which is `scale` in integer prices.
+    """
     order: NDArray[np.intp] = np.argsort(-pricing.worth_with, kind="stable")[:_COLUMNS_PER_ROUND]
     least = scale + scale // 10**9
     return [pricing.bin_with(index) for index in order.tolist() if pricing.worth_with[index] > least]
 
 
 def _branch(search: _Search, left_after_rounding: Packed, budget: Budget) -> None:
-    """Branch and bound over every bin that is possible, where these are few."""
+    """Improves the plan by branch and bound over all possible bins, if these are few."""
     packed = search.packed() if max(search.counts) <= _LARGEST_WHOLE_COUNT else left_after_rounding
     if max(packed.left) > _LARGEST_WHOLE_COUNT:
         return
@@ -310,7 +333,8 @@ def _branch(search: _Search, left_after_rounding: Packed, budget: Budget) -> Non
 def coarse_classes(pairs: Sequence[tuple[int, int]], most: int) -> list[list[tuple[int, int]]]:
     """Divides (length, count) pairs by descending length into at most `most` classes of neighbours.
 
-    The least limit that leaves so few classes bounds the tokens that rounding up adds in each class.
+    Rounding up to the longest of a class adds tokens. A bisection finds the least limit of added tokens in a class that
+    gives at most `most` classes.
     """
     too_small, enough = -1, pairs[0][0] * sum(count for _, count in pairs)
     while enough - too_small > 1:
@@ -323,20 +347,23 @@ def coarse_classes(pairs: Sequence[tuple[int, int]], most: int) -> list[list[tup
 
 
 def rounded(parts: Sequence[Sequence[tuple[int, int]]], direction: Literal["up", "down"]) -> list[tuple[int, int]]:
-    """Returns one (length, count) pair for each class: its longest or its shortest length, and all its sequences."""
+    """Returns (length, count) of each class: its longest ("up") or shortest ("down") length, all its sequences."""
     index = 0 if direction == "up" else -1
     return [(part[index][0], sum(count for _, count in part)) for part in parts]
 
 
 def refined(templates: Mapping[Template, int], parts: Sequence[Sequence[tuple[int, int]]]) -> Counter[Template]:
-    """Puts the lengths themselves into a plan for those rounded up, longest first; equal bins stay together."""
+    """Returns a plan of the lengths themselves, from a plan of the lengths rounded up to the longest of their class.
+
+    The longest of a class go first. Bins of a template take equal contents as long as the counts allow.
+    """
     left = {part[0][0]: [list(pair) for pair in reversed(part)] for part in parts}  # the longest at the end
     refined: Counter[Template] = Counter()
     for template, multiplicity in canonical_templates(templates):
         copies_of = Counter(template)
         while multiplicity:
             times = min(multiplicity, *(left[length][-1][1] // copies for length, copies in copies_of.items()))
-            times = max(times, 1)  # for 0, a bin of its own, with sequences of two lengths of a class
+            times = max(times, 1)  # 0 if a length's rest is too small for a bin, which then gets two lengths of a class
             content: list[int] = []
             for length, copies in copies_of.items():
                 content += _taken(left[length], copies, times)
@@ -346,7 +373,10 @@ def refined(templates: Mapping[Template, int], parts: Sequence[Sequence[tuple[in
 
 
 def _taken(left: list[list[int]], copies: int, times: int) -> list[int]:
-    """Takes `copies` sequences for each of `times` equal bins, and returns their lengths."""
+    """Takes `copies` sequences for each of `times` equal bins off `left`; returns the lengths for one bin.
+
+    `left` has [length, count] of a class by ascending length.
+    """
     lengths: list[int] = []
     while copies:
         length, count = left[-1]
@@ -360,7 +390,7 @@ def _taken(left: list[list[int]], copies: int, times: int) -> list[int]:
 
 
 def _divided(pairs: Sequence[tuple[int, int]], most_added: int) -> list[list[tuple[int, int]]]:
-    """Classes in which rounding up adds at most `most_added` tokens."""
+    """Returns the largest classes of neighbours for which rounding up adds at most `most_added` tokens each."""
     parts: list[list[tuple[int, int]]] = []
     added = most_added + 1
     for length, count in pairs:

@@ -1,7 +1,7 @@
-"""Repacking a few bins at a time, until all sequences fit into as many bins as the lower bound allows.
+"""Repacking: a local search that repacks a few bins at a time until the plan has as few bins as wanted.
 
-Owns the local search and its compiled loop. It closes the last gap of a plan in whose bins hardly a token may stay
-free. Leaves filling one bin to `subset_sum`, bounds to `column_generation`.
+It saves the last bins of small plans, in which hardly a token may stay free. Owns the search and its compiled loops.
+Leaves filling one bin to `subset_sum`, and the bound at which the search ends to `column_generation`.
 
 Shape letters: S sequences, B bins.
 """
@@ -19,24 +19,29 @@ from packhorse.packing.optimal.subset_sum import fullest_subset
 from packhorse.packing.plan import Template
 
 MOST_SEQUENCES = 20_000
-"""Beyond as many, one bin is a share of all that nobody notices, and the search seldom saves it."""
+"""Most sequences for which it is used. With more, one bin is a negligible share, and the search seldom saves it."""
 _MOST_OF_A_KIND = 6
-"""Bins of each kind, with room and full, that are repacked together. 4 and 8 missed more of the published optima."""
+"""Most bins of each kind, full or not, that are repacked together. 4 and 8 missed more of the published optima."""
 _RANDOM_FIRST = 90
-"""How often, in percent, a random sequence goes into a bin first instead of the longest. 50 took much longer."""
+"""Percentage of bins into which a random sequence goes first; into others the longest. With 50 it took much longer."""
 _MOST_TO_FILL = 2**28
-"""Sequences × bins × words of a bitset up to which all bins are filled anew before the search: a second at most."""
+"""Sequences × bins × words of a bitset up to which all bins are first filled again: it takes a second at most."""
 _STEPS_PER_CALL = 50_000_000
-"""Between two looks at the budget: less than 0.1 s."""
+"""Steps between two charges of the budget: less than 0.1 s."""
 _SEED = 0x9E3779B97F4A7C15
 
 
 class Repacking:
     """Sequences in bins, and a search for fewer bins.
 
-    Each step empties a few bins with room and a few full ones, and fills them again one after the other: a random
-    sequence, and the others that leave the least room beside it. The new bins stay if they are not more, and if the
-    squares of their tokens add up to at least as much. So room gathers in few bins, until one of them is empty.
+    Each step empties a few bins that have room and a few full ones. It fills them again one after another: a random
+    sequence, and with it those that leave the least room. The new bins are kept if there are no more of them, and if
+    the sum of the squares of their tokens is no smaller. So free room gathers in few bins, until one of them is empty.
+
+    Args:
+        templates: template → multiplicity of the plan to start from.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
 
     Attributes:
         num_bins: bins in use.
@@ -57,18 +62,18 @@ class Repacking:
             self._start_with_full_bins()
 
     def _start_with_full_bins(self) -> None:
-        """Takes bins that are filled as well as possible, the longest sequence first, if these are not more."""
+        """Fills bins one after another, the longest sequence left first; takes them if they are not more."""
         label, held = np.empty_like(self._bin_of), np.zeros_like(self._tokens)
         num_bins, _ = _fill(self._lengths, self._capacity, self._limit, 0, self._random, label, held)
         if num_bins > 0:
             self._bin_of, self._tokens, self.num_bins = label, held[:num_bins].copy(), num_bins
 
     def search(self, target: int, budget: Budget) -> None:
-        """Goes on until there are `target` bins.
+        """Searches until there are `target` bins.
 
         Raises:
-            OutOfWorkError: the budget is spent; the bins are whole.
-            OutOfTimeError: its deadline passed; the bins are whole.
+            OutOfWorkError: the budget is spent; the bins are a valid plan.
+            OutOfTimeError: the deadline passed; the bins are a valid plan.
         """
         while self.num_bins > target:
             most_steps = min(_STEPS_PER_CALL, budget.left)
@@ -85,7 +90,7 @@ class Repacking:
             budget.spend(steps)
 
     def templates(self) -> Counter[Template]:
-        """Returns template → multiplicity."""
+        """Returns template → multiplicity of the bins."""
         bins: defaultdict[int, list[int]] = defaultdict(list)
         for number, length in zip(self._bin_of.tolist(), self._lengths.tolist(), strict=True):
             bins[number].append(length)
@@ -93,7 +98,7 @@ class Repacking:
 
 
 def compile_kernels() -> None:
-    """Compiles, or loads from the cache, what repacking runs: about 5 s of processor time the first time."""
+    """Compiles the loops of this module, or loads them from the cache: about 5 s of processor time the first time."""
     lengths, bins, tokens = (np.array(each, dtype=np.int64) for each in ([5, 4, 3], [0, 0, 1], [9, 3]))
     _repack(lengths, bins, tokens, 12, 3, np.array([_SEED], dtype=np.uint64), 1)
 
@@ -108,21 +113,21 @@ def _repack(
     random: NDArray[np.uint64],
     most_steps: int,
 ) -> int:
-    """Repacks bins until one of them is empty, or the steps are done; returns how many.
+    """Repacks bins until one of them is empty, or the steps are spent; returns the number of steps.
 
     Args:
         lengths: int64 [S], descending.
         bin_of: int64 [S], each sequence's bin; changed.
-        tokens: int64 [B], what each bin holds; changed, 0 for an empty bin.
-        capacity: of a bin.
+        tokens: int64 [B], tokens in each bin; changed, 0 for an empty bin.
+        capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
         random: uint64 [1], the state of the generator; changed.
-        most_steps: about a nanosecond each.
+        most_steps: most steps, of about a nanosecond each.
     """
     is_chosen = np.zeros(len(tokens), np.bool_)
     chosen = np.empty(2 * _MOST_OF_A_KIND, np.int64)
-    items = np.empty(len(lengths), np.int64)  # of the chosen bins, by ascending index, so by descending length
-    label = np.empty(len(lengths), np.int64)  # the new bin of each item, counted within the chosen
+    items = np.empty(len(lengths), np.int64)  # indices of the sequences in the chosen bins, ascending
+    label = np.empty(len(lengths), np.int64)  # for each of `items`, the index of its new bin in `chosen`
     held = np.empty(2 * _MOST_OF_A_KIND, np.int64)  # tokens in each new bin
     steps = 0
     while steps < most_steps:
@@ -157,8 +162,15 @@ def _repack(
 
 @kernel_part
 def _choose(tokens: NDArray[np.int64], capacity: int, chosen: NDArray[np.int64], random: NDArray[np.uint64]) -> int:
-    """Writes down a few random bins, half of them with room if there are as many; returns how many."""
-    order = np.empty(len(tokens), np.int64)  # those with room, then the full ones
+    """Chooses random bins: some with room, and as many or more full ones; returns how many.
+
+    Args:
+        tokens: int64 [B], tokens in each bin.
+        capacity: a bin's capacity in tokens.
+        chosen: int64 [2 · _MOST_OF_A_KIND], receives the bins.
+        random: uint64 [1], the state of the generator; changed.
+    """
+    order = np.empty(len(tokens), np.int64)  # bins with room, then full ones
     num_open = 0
     at = len(tokens)
     for b in range(len(tokens)):
@@ -190,16 +202,19 @@ def _fill(
     label: NDArray[np.int64],
     held: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Fills bins one after the other; returns how many, or -1 if there are too few, and the steps that it took.
+    """Fills bins with n sequences, one bin after another.
 
     Args:
         lengths: int64 [n], descending.
-        capacity: of a bin.
+        capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
-        random_first: in how many of 100 bins a random sequence goes first, in the others the longest.
+        random_first: percentage of bins into which a random sequence goes first; into others the longest.
         random: uint64 [1], the state of the generator; changed.
-        label: int64, receives each sequence's bin in its first n.
-        held: int64 [bins], receives what each bin holds.
+        label: int64 [n or more], receives each sequence's bin.
+        held: int64 [bins], receives the tokens in each bin.
+
+    Returns:
+        The number of bins that were needed, -1 if it exceeds len(held), and the number of steps.
     """
     rest = np.arange(len(lengths))
     steps = 0
@@ -214,7 +229,7 @@ def _fill(
         for k in beside:
             label[others[k]] = b
             held[b] += lengths[others[k]]
-            others[k] = -1
+            others[k] = -1  # marks it as packed
         rest = others[others >= 0]
         if not len(rest):
             return b + 1, steps
@@ -223,7 +238,7 @@ def _fill(
 
 @kernel_part
 def _below(most: int, random: NDArray[np.uint64]) -> Any:
-    """Returns a number in [0, most), by a xorshift generator, the same on every machine."""
+    """Returns a random number in [0, most) by a xorshift generator, the same on every machine."""
     bits = random[0]
     bits ^= bits << np.uint64(13)
     bits ^= bits >> np.uint64(7)

@@ -1,6 +1,6 @@
-"""Filling one bin as well as possible: a subset sum over bitsets.
+"""Filling one bin as well as possible: a compiled loop for the subset sum problem, over bitsets.
 
-Owns the compiled loop. Leaves which sequences it chooses from to `online` and `repacking`.
+Leaves the sequences among which it chooses to `on_demand/online` and `repacking`.
 """
 
 import numpy as np
@@ -11,14 +11,18 @@ from packhorse.compiling import kernel
 
 @kernel
 def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[np.int64]:
-    """Returns which sizes together come closest to `room` without exceeding it.
+    """Returns which sizes have the greatest sum that does not exceed `room`.
 
-    A bitset of reachable sums grows by one size after the other and remembers the size that reached each sum first, so
-    that a sum consists of the largest sizes possible. The search ends when `room` itself is reached.
+    Bit s of a bitset says whether the sum s can be reached. The sizes are added to it one after another, the largest
+    first; each sum remembers the size with which it was first reached. So a sum is made of sizes as large as possible.
+    The search ends as soon as `room` itself is reached.
+
+    With a limit that binds, the result may not be the best: only the first way to each sum is known, and it may take
+    more sizes than another.
 
     Args:
         sizes: int64 [n], descending, each at least 1.
-        room: at least 0.
+        room: the greatest sum, at least 0.
         limit: the most sizes to take.
 
     Returns:
@@ -26,9 +30,9 @@ def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[n
     """
     num_words = (room >> 6) + 1
     reached = np.zeros(num_words, np.uint64)
-    extendable = np.zeros(num_words, np.uint64)  # sums of fewer than `limit` sizes
-    last = np.empty(room + 1, np.int32)  # the size that a sum's first way ends with
-    taken = np.zeros(room + 1, np.int32)  # how many sizes it takes
+    extendable = np.zeros(num_words, np.uint64)  # bits of sums of fewer than `limit` sizes
+    last = np.empty(room + 1, np.int32)  # index of the size with which a sum was first reached
+    taken = np.zeros(room + 1, np.int32)  # number of sizes in it
     reached[0] = np.uint64(1)
     if limit > 0:
         extendable[0] = np.uint64(1)
@@ -37,7 +41,7 @@ def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[n
         size = sizes[i]
         if size > room:
             continue
-        words, bits = size >> 6, np.uint64(size & 63)
+        words, bits = size >> 6, np.uint64(size & 63)  # adding a size shifts the bitset by so many words and bits
         highest = min(room, top + size)
         for word in range(highest >> 6, words - 1, -1):  # downwards, so that no size is taken twice
             shifted = extendable[word - words] << bits
