@@ -22,6 +22,10 @@ settings.register_profile("no clock", deadline=None)  # a busy machine is no fai
 settings.load_profile("no clock")
 
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""Threads of torch, here and in all that tests start, would wait for each other at full speed where no core is free."""
+
+
 def _take_signals_as_a_terminal_does():
     """A shell that starts us in the background, or under nohup, lets us and what we start ignore these."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
