@@ -80,7 +80,7 @@ def test_every_sequence_from_the_start_on_exactly_once(case, delivered, bins_of)
     """SPREAD and EMPTY: none lost, none repeated, each with its length; every position once; limits kept."""
 
     @given(case((RemainderPolicy.SPREAD, RemainderPolicy.EMPTY)))
-    @settings(max_examples=250)
+    @settings(max_examples=100)
     def check(drawn):
         small, stream, at_once = drawn
         start = stream.topology.start_position
@@ -125,7 +125,7 @@ def test_spread_leaves_no_rank_idle(case, delivered, bins_of):
     """Places stay empty only for want of sequences, and then every rank has as many bins as any other, or one less."""
 
     @given(case((RemainderPolicy.SPREAD,), (Balance.NONE,)))
-    @settings(max_examples=250)
+    @settings(max_examples=100)
     def check(drawn):
         _, stream, at_once = drawn
         epoch = whole_epoch(stream, bins_of)
@@ -195,7 +195,7 @@ def test_drop_leaves_out_exactly_what_it_reports(case, delivered, bins_of):
 
 def test_repeat_repeats_exactly_the_first_positions(case, delivered, bins_of):
     @given(case((RemainderPolicy.REPEAT,)))
-    @settings(max_examples=150)
+    @settings(max_examples=75)
     def check(drawn):
         _, stream, at_once = drawn
         epoch = whole_epoch(stream, bins_of)
@@ -211,7 +211,7 @@ def test_repeat_repeats_exactly_the_first_positions(case, delivered, bins_of):
 
 def test_place_tells_where_each_sequence_is_delivered(case, delivered, bins_of):
     @given(case())
-    @settings(max_examples=150)
+    @settings(max_examples=75)
     def check(drawn):
         _, stream, at_once = drawn
         topology = stream.topology
@@ -240,7 +240,7 @@ def test_balancing_trains_every_optimizer_step_on_the_same_bins(case, delivered)
     """Against the same topology without a balance: window by window the same positions, ids and lengths."""
 
     @given(case(balances=(Balance.MICRO_STEP, Balance.OPTIMIZER_STEP)))
-    @settings(max_examples=250)
+    @settings(max_examples=100)
     def check(drawn):
         _, stream, at_once = drawn
         plain = Assignment(stream.source, replace(stream.topology, balance=Balance.NONE))

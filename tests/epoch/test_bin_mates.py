@@ -22,7 +22,7 @@ def pairs_of(view):
         ({4: 30}, 8),
         ({7: 3, 5: 4, 3: 6, 2: 9}, 16),
         ({length: 1 + length % 4 for length in range(3, 60)}, 128),
-        ({100: 5, 1: 400}, 128),
+        ({50: 5, 1: 160}, 64),
     ],
 )
 def test_the_expectation_is_what_epochs_do_on_average(counts, max_seq_len):

@@ -25,13 +25,13 @@ def leaves(draw, epochs):
 
 
 @st.composite
-def mixed(draw, of):
+def mixed(draw, of, most_bins=90):
     parts = tuple(draw(st.lists(of, min_size=1, max_size=4)))
     positive = st.lists(WEIGHTS, min_size=len(parts), max_size=len(parts)).filter(lambda w: any(map(bool, w)))
     per_draw = draw(st.sampled_from([1, 1, 2, 5]))
-    untils = sorted(draw(st.sets(st.integers(1, 250 // per_draw), max_size=2)))
+    untils = sorted(draw(st.sets(st.integers(1, most_bins * 3 // per_draw), max_size=2)))
     stages = tuple((tuple(draw(positive)), until and until * per_draw) for until in [*untils, None])
-    return Mixed(parts, stages, draw(SEEDS), per_draw * draw(st.integers(1, 90 // per_draw)), per_draw)
+    return Mixed(parts, stages, draw(SEEDS), per_draw * draw(st.integers(1, most_bins // per_draw)), per_draw)
 
 
 def check_against_lists(made, epoch, bins_of, data):
@@ -75,7 +75,7 @@ def check_against_lists(made, epoch, bins_of, data):
 
 def test_mixtures_follow_the_lists(epochs, bins_of):
     @given(mixed(leaves(epochs)), st.integers(0, 3), st.data())
-    @settings(max_examples=150)
+    @settings(max_examples=60)
     def check(made, epoch, data):
         check_against_lists(made, epoch, bins_of, data)
 
@@ -86,7 +86,7 @@ def test_compositions_three_levels_deep_follow_the_lists(epochs, bins_of):
     """A mixture of mixtures of windows with skips, with skips of its own."""
 
     @given(mixed(leaves(epochs) | mixed(leaves(epochs))), st.integers(0, 20), st.integers(0, 1), st.data())
-    @settings(max_examples=40)
+    @settings(max_examples=25)
     def check(made, first, epoch, data):
         ranges = ((first, first + 7),) if first + 7 < made.num_bins else ()
         check_against_lists(Skipped(made, ranges), epoch, bins_of, data)
@@ -96,7 +96,7 @@ def test_compositions_three_levels_deep_follow_the_lists(epochs, bins_of):
 
 def test_every_policy_keeps_the_datasets(epochs, topologies, bins_of):
     @given(mixed(leaves(epochs)), st.data())
-    @settings(max_examples=50)
+    @settings(max_examples=30)
     def check(made, data):
         source = made.source_of(1)
         datasets_of = {}

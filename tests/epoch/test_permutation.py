@@ -3,12 +3,12 @@
 Owns exactness; leaves how well they shuffle to test_shuffle_quality.
 """
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packhorse.compiling import kernel
 from packhorse.epoch import EpochView, Permutation, PlanIndex, derive_key, independent_seed
 from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
 from packhorse.epoch.permutation import OFFSET
@@ -81,7 +81,7 @@ keys = st.integers(0, 2**64 - 1)
 
 
 @given(sizes, keys, keys, st.data())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_equals_its_twin(twin, size, key, tweak, data):
     values = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=8))
     permutation = Permutation(size, key, tweak)
@@ -178,7 +178,7 @@ def test_pools_are_permuted_in_blocks_as_they_are_one_by_one(words, most):
         assert entries[:num].tolist() == wanted
 
 
-@numba.njit
+@kernel
 def permute_one_of_each(rows, which, firsts, words, entries):
     draws = no_draws(words)
     for s in range(len(which)):

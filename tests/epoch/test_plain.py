@@ -62,7 +62,7 @@ def places(found):
 def test_plain_compositions_follow_the_lists(epochs, bins_of):
     """Mixtures of windows, skips and joined bins: no kernel is asked."""
 
-    @given(mixed(leaves(epochs)), st.integers(0, 3), st.data())
+    @given(mixed(leaves(epochs), most_bins=30), st.integers(0, 3), st.data())
     @settings(max_examples=25)
     def check(made, epoch, data):
         with plain_kernels() as ran:

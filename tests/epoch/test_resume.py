@@ -17,7 +17,7 @@ def steps_of(stream, rank, bins_of):
 
 def test_start_after_a_step_equals_the_later_steps(epochs, topologies, bins_of):
     @given(epochs, st.data())
-    @settings(max_examples=150)
+    @settings(max_examples=75)
     def check(drawn, data):
         small, seed, epoch = drawn
         view = small.view(seed, epoch)
@@ -42,7 +42,7 @@ def test_another_topology_goes_on_where_the_first_stopped(epochs, topologies, bi
     """Elastic: what two runs of different shapes consume one after the other is the epoch, once."""
 
     @given(epochs, st.data())
-    @settings(max_examples=100)
+    @settings(max_examples=60)
     def check(drawn, data):
         small, seed, epoch = drawn
         view = small.view(seed, epoch)
@@ -83,7 +83,7 @@ def test_blocks_are_their_steps_laid_end_to_end(epochs, topologies, bins_of):
     """A worker's block of many steps holds what the same steps hold alone; so no batch depends on the workers."""
 
     @given(epochs, st.data())
-    @settings(max_examples=150)
+    @settings(max_examples=75)
     def check(drawn, data):
         small, seed, epoch = drawn
         view = small.view(seed, epoch)

@@ -55,7 +55,7 @@ def landing(size):
     """
 
     def statistic(mixer):
-        num_keys = 100 * size
+        num_keys = 50 * size
         table = np.zeros((size, size))
         for key in range(num_keys):
             table[np.arange(size), mixer(size, key, np.arange(size))] += 1
@@ -70,7 +70,7 @@ def all_orders(size):
     """Over keys each of the size! orders comes equally often."""
 
     def statistic(mixer):
-        num_keys = 200 * factorial(size) + 7
+        num_keys = 100 * factorial(size) + 7
         orders = Counter(tuple(mixer(size, key, np.arange(size)).tolist()) for key in range(num_keys))
         observed = np.array([orders[order] for order in permutations(range(size))])
         return chi_square(observed, num_keys / len(observed), len(observed) - 1)
@@ -78,7 +78,7 @@ def all_orders(size):
     return statistic
 
 
-def neighbour_distance(size, num_classes, num_keys=40_000):
+def neighbour_distance(size, num_classes, num_keys=20_000):
     """(σ(c + 1) - σ(c)) mod size is any of 1 … size - 1, equally often; one pair of neighbours for each key."""
 
     def statistic(mixer):
@@ -116,7 +116,7 @@ def serial_cells(mixer, size=50_021, cells=32):
     return chi_square(table, len(image) / cells**2, cells**2 - 1)
 
 
-def lengths_together(mixer, size=16, num_keys=51_200):
+def lengths_together(mixer, size=16, num_keys=25_600):
     """Permutations of equal size and key but other tweaks (other lengths) are independent: all pairs come alike."""
     table = np.zeros((size, size))
     for key in range(num_keys):
@@ -167,7 +167,7 @@ def test_affine_map_fails(name):
     assert STATISTICS[name](affine) < ALPHA**2
 
 
-NUM_BINS, BIN_SIZE, NUM_EPOCHS = 1500, 4, 60
+NUM_BINS, BIN_SIZE, NUM_EPOCHS = 1500, 4, 30
 
 
 def overlap_probability(epochs):

@@ -14,7 +14,7 @@ from packhorse.epoch import Mixture, Stage, first_difference
     st.integers(20, 150),
     st.integers(0, 2**64 - 1),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_appending_changes_nothing_before_and_loses_nothing_after(changes, num_bins, seed):
     names = ("web", "code", "chat")
     parts = [counting(n, size) for n, size in zip(names, (7, 31, 53), strict=True)]

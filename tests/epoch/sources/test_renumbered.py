@@ -23,7 +23,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda r
 
 def test_bins_costs_and_places_are_those_of_what_is_left(epochs, bins_of):
     @given(epochs, RANGES, RANGES)
-    @settings(max_examples=150)
+    @settings(max_examples=75)
     def check(drawn, ranges, more):
         small, seed, epoch = drawn
         view = small.view(seed, epoch)
@@ -55,7 +55,7 @@ def test_bins_costs_and_places_are_those_of_what_is_left(epochs, bins_of):
 
 def test_every_topology_and_balance_holds_with_skips(epochs, topologies, bins_of):
     @given(epochs, RANGES, st.data())
-    @settings(max_examples=100)
+    @settings(max_examples=60)
     def check(drawn, ranges, data):
         small, seed, epoch = drawn
         source = SkipSource(small.view(seed, epoch), Skips.of(ranges))

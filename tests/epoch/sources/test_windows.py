@@ -19,7 +19,7 @@ def windowed(small, seed, epoch, num_windows):
 
 def test_bins_costs_and_places_follow_the_definition(epochs, bins_of):
     @given(epochs, WINDOWS, st.data())
-    @settings(max_examples=120)
+    @settings(max_examples=60)
     def check(drawn, num_windows, data):
         small, seed, epoch = drawn
         view = windowed(small, seed, epoch, num_windows)
@@ -42,7 +42,7 @@ def test_bins_costs_and_places_follow_the_definition(epochs, bins_of):
 
 def test_every_sequence_once(epochs):
     @given(epochs, WINDOWS)
-    @settings(max_examples=100)
+    @settings(max_examples=60)
     def check(drawn, num_windows):
         small, seed, epoch = drawn
         view = windowed(small, seed, epoch, num_windows)

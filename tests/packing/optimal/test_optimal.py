@@ -112,7 +112,10 @@ def test_a_capacity_beyond_memory_keeps_best_fit_and_says_so():
     assert "is beyond" in plan.note or plan.proven
 
 
-@pytest.mark.parametrize(("limit", "efficiency"), [(2, 0.805), (3, 0.9988), (4, 0.9998), (12, 0.9998), (None, 0.9998)])
+@pytest.mark.parametrize(
+    ("limit", "efficiency"),
+    [(2, 0.805), (3, 0.9988), pytest.param(4, 0.9998, marks=pytest.mark.long), (12, 0.9998), (None, 0.9998)],
+)
 def test_wikipedia(limit, efficiency):
     """Published: 99.75 % at depth 3, 99.949 % without a limit."""
     counts = {i + 1: count for i, count in enumerate(json.loads(WIKIPEDIA.read_text()))}
@@ -171,7 +174,7 @@ def test_ctrl_c_comes_through(monkeypatch, rounds, algorithm):
 def test_the_limit_of_work_ends_every_run_at_the_same_plan(monkeypatch):
     """However long the machine takes: between two runs only the clock differs."""
     counts = lognormal(1200, 2048, 50_000)
-    monkeypatch.setattr(optimal, "_STEPS", 10**9)
+    monkeypatch.setattr(optimal, "_STEPS", 3 * 10**8)
     price, passed = optimal.price, []
     monkeypatch.setattr(_budget, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
 
@@ -179,7 +182,7 @@ def test_the_limit_of_work_ends_every_run_at_the_same_plan(monkeypatch):
         monkeypatch.setattr(optimal, "price", lambda *arguments: (passed.append(pause), price(*arguments))[1])
         return pack_histogram(counts, 2048, algorithm="optimal")
 
-    plans = [planned(pause) for pause in (0.0, 0.002, 0.01)]
+    plans = [planned(pause) for pause in (0.0, 0.007, 0.033)]
     assert_valid(plans[0], counts, 2048, None)
     assert plans[0] == plans[1] == plans[2]
     assert not plans[0].cut_off
@@ -196,7 +199,7 @@ def test_every_packer_of_the_registry_is_called(monkeypatch):
 
 def test_the_note_says_what_is_left_and_how_long_more_would_take():
     counts = lognormal(9600, 16384, 200_000)
-    plan = pack_histogram(counts, 16384, algorithm="optimal", time_limit_seconds=2)
+    plan = pack_histogram(counts, 16384, algorithm="optimal", time_limit_seconds=1)
     assert re.search(r"all its work takes at most about \S+ s; \d+ bins? above the bound$", plan.note)
 
 
