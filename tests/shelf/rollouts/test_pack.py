@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.client import Balance
@@ -84,6 +84,7 @@ def check(batches, rollouts, rewards, dones, *, row_tokens, shift):
     batch_size=st.integers(1, 2),
     world_size=st.integers(1, 4),
 )
+@settings(max_examples=50)
 def test_every_token_is_where_the_oracle_puts_it(some, num_rollouts, seed, shift, flat, batch_size, world_size):
     rollouts = some(num_rollouts, seed)
     random = np.random.default_rng(seed)

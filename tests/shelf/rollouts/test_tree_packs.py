@@ -103,7 +103,7 @@ def some_rollouts(draw):
     balance=st.sampled_from(["none", "micro-step", "optimizer-step"]),
     most_trained=st.none() | st.integers(8, 12),
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_every_rollout_is_in_one_tree(rollouts, batch_size, flatten, balance, most_trained):
     batches = pack_rollouts(
         rollouts,

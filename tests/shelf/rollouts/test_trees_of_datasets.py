@@ -1,5 +1,7 @@
 """Batches of prepared groups folded to trees: the same sequences, losses and cursors as without."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -94,9 +96,8 @@ def test_cursors_and_workers_are_as_without_trees(dataset):
     resumed.load_state_dict(cursors[0][1])
     rest = [index for batch in resumed for index in batch["ids"].tolist()]
     assert sorted(rest) == sorted(index for ids, _ in cursors[1:] for index in ids)
-    in_worker = list(
-        DataLoader(dataset(shared_prefix="tree"), batch_size=None, num_workers=1, multiprocessing_context="spawn")
-    )
+    sent = pickle.loads(pickle.dumps(dataset(shared_prefix="tree")))  # as to a worker that is spawned
+    in_worker = list(DataLoader(sent, batch_size=None, num_workers=1, multiprocessing_context="fork"))
     assert all(isinstance(batch, TreeBatch) for batch in in_worker)
     assert [batch["ids"].tolist() for batch in in_worker] == [ids for ids, _ in cursors]
 

@@ -52,7 +52,7 @@ def test_a_cut_chat_trains_on_its_last_answers_whole(exact: PreTrainedTokenizerF
 
 
 @shapes
-@pytest.mark.parametrize("num_chats", [40, pytest.param(400, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_chats", [20, pytest.param(400, marks=pytest.mark.long)])
 def test_random_chats_have_the_oracles_masks(exact: PreTrainedTokenizerFast, shape: str, num_chats: int) -> None:
     marked = oracle.source(shape)
     encoders = [ChatEncoder(exact, chat_template=text) for text in (oracle.without_blocks(marked), marked)]
