@@ -54,6 +54,7 @@ def pytest_collection_finish():
     """Thousands of tests and all that they import stay until the end: no collection need walk them again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # nor so often
 
 
 def pytest_collection_modifyitems(items):

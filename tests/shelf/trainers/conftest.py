@@ -1,9 +1,18 @@
 """What tests of training stacks share: a tiny Llama and its tokenizer."""
 
+import gc
+
 import pytest
 import torch
 
 VOCAB_SIZE = 64
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _trainers_collect_only_their_own():
+    """Trainers collect garbage at each start and end: they need not walk what earlier files of tests left."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
