@@ -289,7 +289,7 @@ def test_certificates_and_tokens_reach_datasets_and_their_workers(
     found = [batch["ids"] for batch in packed_dataset(server.target, "few", corpus.megatron, **options)]
     assert sorted(np.concatenate(found).tolist()) == list(range(7))
     loader = packed_dataloader(
-        server.target, "few", corpus.megatron, num_workers=2, multiprocessing_context=start_method, **options
+        server.target, "few", corpus.megatron, num_workers=1, multiprocessing_context=start_method, **options
     )
     again = [batch["ids"] for batch in loader]
     assert sorted(np.concatenate(again).tolist()) == list(range(7))

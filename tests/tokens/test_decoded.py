@@ -1,6 +1,5 @@
 """Decoded columns on the node's disk: decoded once for all processes, and never those of another file."""
 
-import multiprocessing
 import pickle
 
 import numpy as np
@@ -8,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from packhorse.client.loading.workers.preemption import protected_fork_server
 from packhorse.client.sources import ParquetSource, StoreCache, TokenSourceError, as_token_source
 from packhorse.tokens import _node_cache
 
@@ -70,7 +70,7 @@ def _count_decodes(path, folder, counts, number, barrier):
 
 
 def test_processes_that_begin_at_once_decode_each_group_once(parquet, tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = protected_fork_server()
     barrier, counts = context.Barrier(3), context.Array("i", 3)
     several = [
         context.Process(target=_count_decodes, args=(parquet(), tmp_path / "cache", counts, number, barrier))

@@ -1,4 +1,4 @@
-"""Sources in other processes: forked and spawned DataLoader workers, after they were used in the parent."""
+"""Sources in other processes: DataLoader workers, forked and begun anew, after they were used in the parent."""
 
 import operator
 import pickle
@@ -6,6 +6,8 @@ import pickle
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
+
+from packhorse.client.loading.workers.preemption import protected_fork_server
 
 PICKLED_BY_PATH = [
     "megatron", "flat", "arrow", "arrow_stream", "arrow_files", "arrow_ids", "hf_saved", "parquet", "parquet_files",
@@ -33,20 +35,20 @@ def test_forked_workers(sources, sequences, gather):
     assert list(loader) == [expected] * 2 * len(sources)
 
 
-def test_spawned_workers(sources, sequences):
+def test_workers_that_begin_anew(sources, sequences):
     # What the child is handed must be importable there, and this module is not.
-    spawned = [source for kind, source in sources.items() if kind != "own"]
-    for source in spawned:
+    fresh = [source for kind, source in sources.items() if kind != "own"]
+    for source in fresh:
         source.read(4)
     loader = DataLoader(
-        spawned,
+        fresh,
         batch_size=None,
         collate_fn=operator.methodcaller("read", 4, 3),
         num_workers=1,
-        multiprocessing_context="spawn",
+        multiprocessing_context=protected_fork_server(),
         timeout=120,
     )
-    assert [tokens.tolist() for tokens in loader] == [sequences[4][3:].tolist()] * len(spawned)
+    assert [tokens.tolist() for tokens in loader] == [sequences[4][3:].tolist()] * len(fresh)
 
 
 @pytest.mark.parametrize("kind", PICKLED_BY_PATH)

@@ -2,15 +2,15 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
+from tests import scripts
 from tests.flat_words import packed_dataset
 from torch.utils.data import DataLoader, IterableDataset
 
 from packhorse.client import MemoryDatasets, PackedBatch
+from packhorse.client.loading.workers.preemption import protected_fork_server
 
 
 def make():
@@ -54,7 +54,7 @@ def test_order_of_keys_stays():
     assert list(pickle.loads(pickle.dumps(make()))) == list(make())
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param(protected_fork_server(), id="forkserver")])
 def test_a_worker_sends_one_storage(context):
     loader = DataLoader(Stream(), batch_size=None, num_workers=1, multiprocessing_context=context, timeout=60)
     for i, batch in enumerate(loader):
@@ -117,7 +117,7 @@ from packhorse.client import PackedBatch
 batch = torch.load({str(tmp_path / "batch.pt")!r})
 assert type(batch) is PackedBatch and batch["layout"].num_rows == 2, batch
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = scripts.run(code)
     assert done.returncode == 0, done.stderr
 
 

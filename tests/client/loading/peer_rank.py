@@ -71,7 +71,7 @@ def main(folder, rank):
                 rank=data_rank,
                 device="cpu",
                 peers=mesh["tp"] if shared else None,
-                multiprocessing_context="forkserver" if num_workers else None,
+                multiprocessing_context="fork" if num_workers else None,
             ),
             **options,
         )

@@ -11,6 +11,7 @@ import torch
 
 from packhorse.client import DigestMismatchError, PackedDataset, RetryPolicy, connect
 from packhorse.client.errors import DatasetNotFoundError
+from packhorse.client.loading.workers.preemption import protected_fork_server
 from packhorse.client.sources import TokenSourceError
 
 
@@ -65,10 +66,10 @@ def test_any_number_of_forked_workers_gives_the_same_batches(
         assert parent.get_dataset("rows").num_sequences == 2000
 
 
-def test_spawned_workers_give_the_same_batches(make_dataset, load, assert_same_batches, running_server, corpus):
+def test_workers_that_begin_anew_give_the_same_batches(make_dataset, load, assert_same_batches, running_server, corpus):
     target = partial(connect, running_server.target, retry=RetryPolicy(deadline_seconds=20))
     dataset = make_dataset(tokens=corpus.flat, target=target)
-    loader = load(dataset, 2, multiprocessing_context="spawn", persistent_workers=True)
+    loader = load(dataset, 2, multiprocessing_context=protected_fork_server(), persistent_workers=True)
     for epoch in (0, 1):
         dataset.set_epoch(epoch)
         assert_same_batches(list(loader), list(make_dataset(epoch=epoch)))

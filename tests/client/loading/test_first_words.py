@@ -1,11 +1,11 @@
 """What users of PyTorch try first: words of other loaders, one state for two iterators, scripts without a guard."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from tests import scripts
 
 from packhorse.client import (
     BatchFormat,
@@ -138,30 +138,27 @@ print("read", next(iter(loader))["ids"].tolist())
 """
 
 
-def run_script(tmp_path: Path, served, corpus, before: str = "", workers: int = 1) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "train.py"
+def run_script(served, corpus, before: str = "", workers: int = 1) -> subprocess.CompletedProcess[str]:
     text = SCRIPT.format(before=before, workers=workers)
     if before:
         head, _, body = text.partition(before)
         text = head + before + "\n    " + body.strip().replace("\n", "\n    ") + "\n"
-    script.write_text(text)
-    command = [sys.executable, script, served.target, corpus.megatron]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return scripts.run(text, served.target, corpus.megatron)
 
 
-def test_a_script_without_a_guard_is_refused_before_it_starts_again(tmp_path, running_server, corpus) -> None:
-    done = run_script(tmp_path, running_server, corpus)
+def test_a_script_without_a_guard_is_refused_before_it_starts_again(running_server, corpus) -> None:
+    done = run_script(running_server, corpus)
     assert done.returncode == 1
     assert done.stdout.count("datasets") == 1
     assert done.stderr.count("Traceback") == 1
     last = done.stderr.strip().splitlines()[-1]
     assert "PackhorseError" in last
-    for part in ("train.py, line", "forkserver", "has used gRPC", 'if __name__ == "__main__":', "num_workers=0"):
+    for part in ("script.py, line", "forkserver", "has used gRPC", 'if __name__ == "__main__":', "num_workers=0"):
         assert part in last
 
 
-def test_a_script_with_a_guard_reads_after_a_call(tmp_path, running_server, corpus) -> None:
-    done = run_script(tmp_path, running_server, corpus, 'if __name__ == "__main__":')
+def test_a_script_with_a_guard_reads_after_a_call(running_server, corpus) -> None:
+    done = run_script(running_server, corpus, 'if __name__ == "__main__":')
     assert done.returncode == 0, done.stderr
     assert "read" in done.stdout
 
@@ -169,13 +166,11 @@ def test_a_script_with_a_guard_reads_after_a_call(tmp_path, running_server, corp
 @pytest.mark.parametrize(
     "end", ["for batch in loader: break", "it = iter(loader.dataset); next(it)", "it = iter(loader); next(it)"]
 )
-def test_leaving_a_served_loader_says_nothing_at_the_end(tmp_path, running_server, corpus, end: str) -> None:
-    script = tmp_path / "leave.py"
-    script.write_text(
+def test_leaving_a_served_loader_says_nothing_at_the_end(running_server, corpus, end: str) -> None:
+    script = (
         "import sys\nfrom packhorse.client import create_packed_dataloader\n"
         "loader = create_packed_dataloader(sys.argv[1], 'few', sys.argv[2], batch_size=1, num_workers=0)\n" + end + "\n"
     )
-    command = [sys.executable, script, running_server.target, corpus.megatron]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = scripts.run(script, running_server.target, corpus.megatron)
     assert done.returncode == 0
     assert done.stderr == ""

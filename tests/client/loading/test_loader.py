@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import subprocess
 import sys
 import threading
 from functools import partial
@@ -12,6 +11,7 @@ from multiprocessing import forkserver
 
 import pytest
 import torch
+from tests import scripts
 
 from packhorse.client import (
     BatchFormat,
@@ -236,7 +236,7 @@ from packhorse.client import create_packed_dataloader
 from packhorse.client.transport import grpc_channels as _grpc
 
 def main():
-    for repeat in range(15):
+    for repeat in range(8):
         batches = create_packed_dataloader(
             sys.argv[1], "rows", sys.argv[2], batch_size=64, seed=repeat, device="cpu")
         assert len(batches) == sum(1 for _ in batches)
@@ -249,13 +249,9 @@ if __name__ == "__main__":
 """
 
 
-def test_forked_workers_do_not_stall_after_the_length_was_asked(running_server, corpus, tmp_path):
+def test_forked_workers_do_not_stall_after_the_length_was_asked(running_server, corpus):
     """Each repeat forks off a process that knows its length and opened no channel; a stall would take 20 s."""
-    script = tmp_path / "epochs.py"
-    script.write_text(EPOCHS)
-    done = subprocess.run(
-        [sys.executable, script, running_server.target, corpus.megatron], capture_output=True, text=True, timeout=120
-    )
+    done = scripts.run(EPOCHS, running_server.target, corpus.megatron)
     assert done.returncode == 0, done.stderr
 
 

@@ -14,6 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packhorse.client import DigestMismatchError, PackedBins, connect
 from packhorse.client.errors import RequestTooLargeError
+from packhorse.client.loading.workers.preemption import protected_fork_server
 from packhorse.client.presets import megatron_lm_preset
 from packhorse.client.sources import TokenSourceError
 
@@ -83,7 +84,7 @@ def test_rows_are_those_of_the_stream_in_its_order(make_bins, stream_of):
             assert torch.equal(value, streamed[position][name]), name
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param(protected_fork_server(), id="forkserver")])
 def test_a_plain_loader_shuffles_exactly(make_bins, running_server, everything, context):
     bins = make_bins(target=running_server.target)
     assert len(bins) > 100  # asked in a child: this process has not used gRPC for it

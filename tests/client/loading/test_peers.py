@@ -1,12 +1,11 @@
 """Peers of one model: the first reads, all get the same batches, and nobody waits for one that failed."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from tests import scripts
 
 from packhorse.client.loading.peers import Peers
 
@@ -18,8 +17,7 @@ NUM_RANKS = 4
 def found(tmp_path_factory):
     """What each rank saw, in order of ranks."""
     folder = tmp_path_factory.mktemp("peers")
-    script = Path(__file__).with_name("peer_rank.py")
-    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, timeout=280)
+    done = scripts.run(Path(__file__).with_name("peer_rank.py").read_text(), folder, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(NUM_RANKS)]
 

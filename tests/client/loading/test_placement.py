@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 
 from packhorse.client import PackedDataset
 from packhorse.client.loading.ranks import find_rank
+from packhorse.client.loading.workers.preemption import protected_fork_server
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def _of_real_meshes(rank, store, arguments, results):
 
 
 def test_two_by_two_processes_share_an_epoch_by_their_mesh(tmp_path, running_server, corpus):
-    context = mp.get_context("spawn")
+    context = protected_fork_server()
     results, arguments = context.SimpleQueue(), (running_server.target, "rows", corpus.megatron)
     processes = [
         context.Process(target=_of_real_meshes, args=(rank, tmp_path / "store", arguments, results))

@@ -2,15 +2,14 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.scripts import Script
 from tests.waiting import wait_until
 
 SCRIPT = """
-import logging, multiprocessing, os, signal, sys
+import multiprocessing, os, signal, sys
 from torch.utils.data import DataLoader
 from packhorse.client import LoaderOptions, MemoryDatasets, PackedDataset, create_packed_dataloader
 
@@ -30,7 +29,7 @@ def main(kind, method, name):
         if step == 3:
             print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
             if name == "none":
-                sys.stdin.read()
+                signal.pause()
             os.killpg(os.getpid(), getattr(signal, name))
         if step == 200:
             print("saved at step", step, "asked", len(asked), flush=True)
@@ -39,20 +38,6 @@ def main(kind, method, name):
 if __name__ == "__main__":
     main(*sys.argv[1:])
 """
-
-
-def start(tmp_path: Path, *words: str, **options) -> subprocess.Popen[str]:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    return subprocess.Popen(
-        [sys.executable, script, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **options,
-    )
 
 
 def is_alive(pid: int) -> bool:
@@ -73,21 +58,22 @@ def is_alive(pid: int) -> bool:
         ("own", "fork", "SIGTERM"),
     ],
 )
-def test_a_trainer_saves_after_a_signal_to_its_process_group(tmp_path, kind, method, name) -> None:
-    with start(tmp_path, kind, method, name) as trainer:
-        told, errors = trainer.communicate(timeout=240)
+def test_a_trainer_saves_after_a_signal_to_its_process_group(kind, method, name) -> None:
+    with Script(SCRIPT, kind, method, name) as trainer:
+        status = trainer.wait(240)
+        told, errors = trainer.out(), trainer.err()
     assert "saved at step 200 asked 1" in told, errors
-    assert trainer.returncode == 0, errors
+    assert status == 0, errors
     for pid in map(int, told.splitlines()[0].split()):
         wait_until(lambda pid=pid: not is_alive(pid))
     assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.long)])
-def test_workers_end_with_their_parent(tmp_path, method) -> None:
-    with start(tmp_path, "loader", method, "none") as trainer:
-        assert trainer.stdout is not None
-        pids = [int(pid) for pid in trainer.stdout.readline().split()]
+def test_workers_end_with_their_parent(method) -> None:
+    with Script(SCRIPT, "loader", method, "none") as trainer:
+        wait_until(lambda: trainer.out().endswith("\n"), seconds=240)
+        pids = [int(pid) for pid in trainer.out().split()]
         assert len(pids) == 2
         for pid in pids:
             os.kill(pid, signal.SIGTERM)

@@ -1,7 +1,6 @@
 """DevicePrefetcher: the same batches in the same order, fetched ahead, and nothing left behind however it ends."""
 
 import gc
-import subprocess
 import sys
 import threading
 import time
@@ -10,6 +9,7 @@ from itertools import count
 
 import pytest
 import torch
+from tests import scripts
 
 from packhorse.client import DevicePrefetcher, PackedBatch
 
@@ -257,7 +257,7 @@ next(iterator)
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("raise KeyboardInterrupt", 130), ("sys.exit(3)", 3)])
 def test_a_process_ends_whatever_is_being_fetched(blocks, end, status):
     code = AT_EXIT.format(blocks=blocks, end=end)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = scripts.run(code, timeout=60)
     assert done.returncode in (status, -2 if status == 130 else status), done.stderr
     assert "Fatal" not in done.stderr
 
@@ -280,7 +280,7 @@ except KeyboardInterrupt:
 
 
 def test_a_consumer_that_waits_can_be_interrupted():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+    done = scripts.run(INTERRUPTED, timeout=60)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 

@@ -1,16 +1,16 @@
 """`MemoryDatasets`: what a user's own test of a trainer needs, and the same bins as from a folder."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from tests import scripts
 from tests.flat_words import prepare
 from torch.utils.data import DataLoader
 
 from packhorse.client import MemoryDatasets, PackedDataset, connect, create_packed_dataloader
 from packhorse.client.errors import DatasetNotFoundError
+from packhorse.client.loading.workers.preemption import protected_fork_server
 
 LENGTHS = np.random.default_rng(3).integers(1, 40, 300)
 SEQUENCES = [np.arange(length) + number for number, length in enumerate(LENGTHS)]
@@ -59,7 +59,7 @@ def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param(protected_fork_server(), id="forkserver")])
 def test_every_worker_sees_the_same_epoch(context):
     dataset = PackedDataset(DATASETS, "documents", SEQUENCES, batch_size=2, seed=5)
     alone = [batch["ids"].tolist() for batch in dataset]
@@ -109,5 +109,5 @@ print("left")
 
 
 def test_a_loop_that_is_left_early_says_nothing():
-    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=120)
+    done = scripts.run(LEFT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
