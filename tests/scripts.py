@@ -87,13 +87,9 @@ def run(code, *arguments, timeout=120, environment=None):
 
 def _serve(requests):
     """Forks what waits for a script and tells its process id and exit status, for each request."""
-    import torch.utils.data  # noqa: F401
-
-    import packhorse.client
+    exec("from packhorse.client import *", {})  # all of it, and torch
     from packhorse.epoch import compile_kernels
 
-    for name in packhorse.client.__all__:
-        getattr(packhorse.client, name)
     compile_kernels()
     gc.collect()
     gc.freeze()  # no collection in a script need walk, and so copy, what was imported here

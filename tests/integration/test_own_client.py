@@ -58,17 +58,23 @@ def test_fifty_lines_of_python_read_the_rows(server, tmp_path, name):
     check([f"[{line.replace('] [', '], [')}]" for line in found.stdout.splitlines()], server, name)
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_fifty_lines_of_javascript_read_the_rows(server, tmp_path, name):
-    script = program("javascript", "client.mjs", tmp_path)
-    assert len(script.read_text().splitlines()) <= 50
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
+@pytest.fixture(scope="module")
+def node_folder(tmp_path_factory):
+    """A folder with the packages that a program in JavaScript needs."""
+    npm, folder = shutil.which("npm"), tmp_path_factory.mktemp("node")
+    if shutil.which("node") is None or npm is None:
         pytest.skip("Node is not installed: apt-get install nodejs npm runs this test")
     packages = ["@grpc/grpc-js@1.14", "@grpc/proto-loader@0.8"]
-    installed = subprocess.run([npm, "install", "--silent", *packages], cwd=tmp_path, timeout=120, check=False)
+    installed = subprocess.run([npm, "install", "--silent", *packages], cwd=folder, timeout=120, check=False)
     if installed.returncode:
         pytest.skip("npm reaches no registry")
-    command = [node, script, server.target, name]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_fifty_lines_of_javascript_read_the_rows(server, node_folder, name):
+    script = program("javascript", "client.mjs", node_folder)
+    assert len(script.read_text().splitlines()) <= 50
+    command = ["node", script, server.target, name]
+    found = subprocess.run(command, cwd=node_folder, capture_output=True, text=True, timeout=120, check=True)
     check(found.stdout.splitlines(), server, name)
