@@ -56,6 +56,14 @@ def server(corpus, make_server):
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def lasting_server(corpus, make_server):
+    """Its streams last, and so do its processes' limits: both are faults."""
+    faults = Faults(steps_per_block=2, block_seconds=0.03, descriptors=(256, 4096))
+    with make_server(corpus.root, "--processes", "2", "--metrics-listen", "127.0.0.1:0", faults=faults) as server:
+        yield server
+
+
 def scraped(server):
     """(name, label values) → value of everything that Prometheus is told."""
     with urllib.request.urlopen(server.metrics_url, timeout=20) as answer:
@@ -207,17 +215,13 @@ def test_many_streams_of_two_processes_are_one_epoch(server, embedded):
 
 @pytest.mark.realtime
 def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
-    corpus, make_server, embedded, wait_until, caplog
+    lasting_server, embedded, wait_until, caplog
 ):
-    lasting = Faults(steps_per_block=2, block_seconds=0.03)
+    server, told_before = lasting_server, lasting_server.log()
     caplog.set_level(logging.WARNING, "packhorse")
     topology = Topology(world_size=6)
     streams, firsts = [], []
-    with (
-        make_server(corpus.root, "--processes", "2", "--metrics-listen", "127.0.0.1:0", faults=lasting) as server,
-        connect(server.target, retry=PATIENT) as one,
-        connect(server.target, retry=PATIENT) as other,
-    ):
+    with connect(server.target, retry=PATIENT) as one, connect(server.target, retry=PATIENT) as other:
         for rank in range(6):
             client = one if rank % 2 else other
             streams.append(client.stream_bins("rows", epoch=2, seed=4, rank=rank, topology=topology))
@@ -236,7 +240,8 @@ def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
         )  # absent where none of them lives
         wait_until(lambda: scraped(server).get(("packhorse_dataset_bins", "rows")))
         assert scraped(server)["packhorse_bins_streamed_total", "rows"] >= sum(map(len, firsts))
-        told = re.findall(r"process \d of 2 \(pid (\d+)\) was killed by SIGKILL; starting another in", server.log())
+        told = server.log().removeprefix(told_before)
+        told = re.findall(r"process \d of 2 \(pid (\d+)\) was killed by SIGKILL; starting another in", told)
         assert sorted(map(int, told)) == sorted(killed)
 
 
@@ -280,14 +285,13 @@ def test_sigterm_drains_all_processes(server):
     assert "Traceback" not in server.log()
 
 
-def test_faults_reach_every_process_and_those_that_replace_them(corpus, make_server, wait_until):
+def test_faults_reach_every_process_and_those_that_replace_them(lasting_server, wait_until):
     """Or the tests that have some would show nothing."""
-    with make_server(corpus.root, "--processes", "2", faults=Faults(descriptors=(256, 4096))) as server:
-        killed, _ = children_of(server)
-        os.kill(killed, signal.SIGKILL)
-        children = wait_until(lambda: len(found := children_of(server)) == 2 and killed not in found and found)
-        for child in children:
-            wait_until(lambda: resource.prlimit(child, resource.RLIMIT_NOFILE) == (4096, 4096))  # noqa: B023
+    killed, _ = wait_until(lambda: len(found := children_of(lasting_server)) == 2 and found)
+    os.kill(killed, signal.SIGKILL)
+    children = wait_until(lambda: len(found := children_of(lasting_server)) == 2 and killed not in found and found)
+    for child in children:
+        wait_until(lambda: resource.prlimit(child, resource.RLIMIT_NOFILE) == (4096, 4096))  # noqa: B023
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_an_epoch_holds_every_sequence_once_with_its_length(client, corpus, data
 @pytest.mark.parametrize("topology", [(1, 1, 5), (3, 2, 4), (2, 3, 37)], ids=str)
 def test_streams_get_bins_and_locate_agree(client, corpus, bins_of_stream, topology, remainder):
     dataset, start, seed, epoch = "rows", 11, 9, 4
+    lengths = corpus.lengths(dataset)
     world_size, workers_per_rank, batch_size = topology
     shape = topology_of(topology, remainder=remainder, start_position=start)
     num_bins = client.get_dataset(dataset).num_bins
@@ -86,13 +87,13 @@ def test_streams_get_bins_and_locate_agree(client, corpus, bins_of_stream, topol
     before = {i for d in by_position[:start] for i in d.ids}
     left_out = before | {i for d in by_position[num_bins - dropped :] for i in d.ids}
     assert (dropped > 0) == (remainder is RemainderPolicy.DROP)
-    assert came == Counter(set(corpus.lengths(dataset)) - left_out)
+    assert came == Counter(set(lengths) - left_out)
 
     locations = client.locate(dataset, epoch=epoch, seed=seed, ids=corpus.ids[dataset], topology=shape)
     assert [location.id for location in locations] == corpus.ids[dataset].tolist()
     for location in locations:
         assert location.found
-        assert location.length == corpus.lengths(dataset)[location.id]
+        assert location.length == lengths[location.id]
         assert by_position[location.position].ids[location.index_in_bin] == location.id
         place = (location.step, location.rank, location.worker, location.slot)
         assert place == where.get(location.id, (None,) * 4)
