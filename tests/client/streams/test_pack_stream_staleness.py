@@ -62,7 +62,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_each_sequence_is_in_a_fresh_bin_or_comes_back(case):
     calls, options, in_groups, most = case
     if options["max_staleness"] is None and not options["separate_versions"]:
