@@ -1,8 +1,6 @@
 """Groups whose prefixes take room once, from `prepare` to the batch: the plan, the audits, resuming and takedowns."""
 
 import json
-from subprocess import run
-from sys import executable
 
 import numpy as np
 import pytest
@@ -293,12 +291,11 @@ def test_tokens_of_other_lengths_are_refused_with_the_row(root, tmp_path, sequen
         )
 
 
-def test_the_command_takes_the_flag(root, tmp_path):
+def test_the_command_takes_the_flag(root, tmp_path, packhorse):
     tokens = str(root / "answers.idx")
-    command = [executable, "-m", "packhorse.cli", "prepare", "--input", tokens, "--output", str(tmp_path / "set")]
-    options = ["--max-seq-len", str(CAPACITY), "--group-size", str(GROUP_SIZE), "--share-prefixes", tokens]
-    done = run([*command, *options], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    options = ["--max-seq-len", CAPACITY, "--group-size", GROUP_SIZE, "--share-prefixes", tokens]
+    done = packhorse("prepare", "--input", tokens, "--output", tmp_path / "set", *options)
+    assert done.exit_code == 0, done.stderr
     assert open_prepared(tmp_path / "set").manifest.digest == open_prepared(root / "sets/trees").manifest.digest
     assert json.loads((tmp_path / "set/manifest.json").read_text())["groups"]["shared_tokens"] > 0
     assert "tokens stand in another of their group" in done.stdout + done.stderr
