@@ -1,7 +1,8 @@
-"""Servers that start at once: forked from a process that has imported `packhorse serve` and loaded its kernels.
+"""Commands that start at once: forked from a process that has imported `packhorse serve` and loaded its kernels.
 
 Owns that process, run as `python tests/warm.py`, and `Forked`, which stands for one of its children as a Popen would.
-Importing takes a start of `packhorse serve` most of two seconds of a core, and the tests start hundreds.
+Importing takes a start of `packhorse serve` most of two seconds of a core, and the tests start hundreds. Leaves what a
+test says of a server to `tests.servers`, and of another command to `tests.commands`.
 """
 
 import json
@@ -13,9 +14,11 @@ import sys
 import threading
 from pathlib import Path
 
+PACKHORSE = "from packhorse.cli import main; main(prog_name='packhorse')"
+
 
 class Warm:
-    """The process, and what its children came to; a server is forked within `start_seconds`."""
+    """The process, and what its children came to; a command is forked within `start_seconds`."""
 
     def __init__(self, start_seconds):
         self._start_seconds = start_seconds
@@ -28,13 +31,18 @@ class Warm:
 
     def serve(self, *arguments, log_path, environment):
         """Starts `packhorse serve` with these arguments and variables; it writes to the end of a file."""
-        request = {"arguments": arguments, "log": str(log_path), "environment": environment, "folder": os.getcwd()}
+        return self.start("serve", *arguments, out=log_path, err=log_path, environment=environment, folder=os.getcwd())
+
+    def start(self, *arguments, out, err, environment, folder, code=PACKHORSE):
+        """Starts a command with these arguments and variables in a folder; it writes to the ends of two files."""
+        paths = {"out": str(out), "err": str(err), "folder": str(folder)}
+        request = {"arguments": arguments, "environment": environment, "code": code} | paths
         with self._told:
             number = len(self._started)
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             assert self._told.wait_for(lambda: len(self._started) > number, self._start_seconds), (
-                "no server was started"
+                "no command was started"
             )
             return Forked(self, self._started[number])
 
@@ -64,7 +72,7 @@ class Warm:
 
 
 class Forked:
-    """A server in a process of its own, with what the tests use of Popen."""
+    """A command in a process of its own, with what the tests use of Popen."""
 
     def __init__(self, warm, pid):
         self.pid, self._warm = pid, warm
@@ -77,7 +85,7 @@ class Forked:
         """Waits for the exit status."""
         status = self._warm.wait(self.pid, timeout)
         if status is None:
-            raise subprocess.TimeoutExpired("packhorse serve", timeout)
+            raise subprocess.TimeoutExpired("packhorse", timeout)
         return status
 
     def send_signal(self, number):
@@ -87,7 +95,10 @@ class Forked:
 
 
 def main():
-    """Forks a server for each line of the standard input, and writes pids and exit statuses."""
+    """Forks a command for each line of the standard input, and writes pids and exit statuses."""
+    import pyarrow.parquet  # noqa: F401 (what most inputs are)
+
+    import packhorse.cli.prepare
     import packhorse.server.app.running  # noqa: F401 (what every server needs)
     from packhorse.epoch import compile_kernels
 
@@ -116,7 +127,7 @@ def main():
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     selector.close()
-                    _become_server(json.loads(line))
+                    _become(json.loads(line))
                 print("started", pid, flush=True)
 
 
@@ -131,22 +142,21 @@ def _tell_exits():
         print("ended", pid, os.waitstatus_to_exitcode(status), flush=True)
 
 
-def _become_server(request):
+def _become(request):
     from tests.faulty_server import Faults, apply
 
-    from packhorse.cli import main as packhorse
-
-    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
+    out, err = (os.open(request[name], os.O_WRONLY | os.O_APPEND) for name in ("out", "err"))
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for there, number in ((nothing, 0), (log, 1), (log, 2)):
+    for there, number in ((nothing, 0), (out, 1), (err, 2)):
         os.dup2(there, number)
-    os.closerange(3, max(log, nothing) + 20)
+    os.closerange(3, max(out, err, nothing) + 20)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     apply(Faults.from_environment())
-    sys.argv = ["packhorse", "serve", *request["arguments"]]
-    packhorse(prog_name="packhorse")
+    sys.argv = ["packhorse", *request["arguments"]]
+    exec(request["code"], {"__name__": "__main__"})
+    sys.exit()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`packhorse prepare` with one pass that tells when it runs and then goes on for ever; run by test_prepare_signals."""
+"""`packhorse prepare` with one pass that tells when it runs and then goes on for ever; run as `CODE`."""
 
 import os
 import signal
@@ -10,7 +10,8 @@ import packhorse.cli.prepare as cli
 from packhorse.cli import main
 from packhorse.prepare import _sort, prepare
 
-SLOW = os.environ["SLOW_STEP"]
+CODE = "from tests.prepare.slow_prepare import run; run()"
+"""For `tests.commands`, with the step in the environment."""
 
 
 def tell() -> None:
@@ -35,16 +36,11 @@ PLAN = _sort.pack_histogram
 
 def run() -> None:
     """Runs the command with one step replaced."""
-    if SLOW == "plan":
+    step = os.environ["SLOW_STEP"]
+    if step == "plan":
         _sort.pack_histogram = slow_plan
     else:
-        setattr(_sort, SLOW, slow_task)
+        setattr(_sort, step, slow_task)
     assert cli.prepare is prepare
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     sys.exit(main(prog_name="packhorse"))
-
-
-if __name__ == "__main__":
-    from slow_prepare import run as run_imported  # workers find slow_task in a module, not in a script
-
-    run_imported()

@@ -1,13 +1,11 @@
 """Lengths far apart: memory follows how many there are, not how long the longest is, and the result is the same."""
 
-import resource
-import subprocess
-import sys
 import tracemalloc
 from unittest import mock
 
 import numpy as np
 import pytest
+from tests import commands
 from tests.flat_words import prepare
 
 from packhorse.dataset import open_prepared
@@ -20,23 +18,17 @@ POLICIES = ("drop", "truncate", "split")
 @pytest.mark.parametrize("over_length", POLICIES)
 def test_the_longest_sequence_takes_no_memory(over_length, tmp_path):
     np.save(tmp_path / "lengths.npy", LENGTHS)
+    limit = 12 << 30  # of addresses: a dense array of one thread alone would take 16 GiB
     program = (
-        "import resource, sys; from packhorse.dataset import PlanOptions; from packhorse.jobs import Execution; "
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit})); "
+        "from packhorse.dataset import PlanOptions; from packhorse.jobs import Execution; "
         "from packhorse.prepare import prepare; "
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
         f"plan = PlanOptions(max_seq_len=2**31 - 1, over_length={over_length!r}); "
         "prepare(sys.argv[1], output=sys.argv[2], plan=plan, execution=Execution(progress=False)); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
-    arguments = [sys.executable, "-c", program, tmp_path / "lengths.npy", tmp_path / "set"]
-    limit = 12 << 30  # of addresses: a dense array of one thread alone would take 16 GiB
-    result = subprocess.run(
-        arguments,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-    )
+    result = commands.run(tmp_path / "lengths.npy", tmp_path / "set", code=program)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 1 << 20  # kB
     dataset = open_prepared(tmp_path / "set")

@@ -3,9 +3,7 @@
 import errno
 import os
 import re
-import resource
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests import commands
 from tests.flat_words import prepare
 
 from packhorse.dataset import arrays, create_array, open_prepared
@@ -48,9 +47,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("flags", [[], ["--format", "seqpack"], ["--max-seq-len", "20", "--over-length", "split"]])
 def test_a_small_disk_gives_one_line_and_stays_empty(small_disk: Path, many_rows: Path, flags: list[str]) -> None:
-    command = [sys.executable, "-m", "packhorse.cli", "prepare", "--input", str(many_rows), "--length-column", "n"]
-    command += ["--max-seq-len", "64", "--output", str(small_disk / "set"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = ["prepare", "--input", str(many_rows), "--length-column", "n", "--max-seq-len", "64"]
+    done = commands.run(*command, "--output", small_disk / "set", *flags)
     assert done.returncode == 1, done  # -7 would be SIGBUS
     found = SAID.search(done.stderr)
     assert found, done.stderr
@@ -144,18 +142,9 @@ def test_every_mapped_file_owns_its_space(tmp_path: Path, many_rows: Path) -> No
 def test_a_disk_that_takes_no_more_is_told_with_the_output_and_no_hidden_folder(tmp_path):
     table = pa.table({"length": np.random.default_rng(0).integers(1, 200, 100_000)})
     pq.write_table(table, tmp_path / "lengths.parquet")
-    command = [
-        *(sys.executable, "-m", "packhorse.cli", "prepare", "--input", "lengths.parquet", "--length-column", "length"),
-        *("--max-seq-len", "256", "--output", "out"),
-    ]
+    command = ("prepare", "--input", "lengths.parquet", "--length-column", "length", "--max-seq-len", "256")
     most = 100 << 10
-    result = subprocess.run(
-        command,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
-    )
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most})); {commands.PACKHORSE}"
+    result = commands.run(*command, "--output", "out", folder=tmp_path, code=limited)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == "Error: out: File too large"

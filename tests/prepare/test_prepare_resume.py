@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests import commands
 from tests.flat_words import prepare
+from tests.prepare.slow_prepare import CODE
+from tests.waiting import wait_until
 
 from packhorse.dataset import open_prepared
 from packhorse.dataset.output import replacing
@@ -256,20 +257,16 @@ def test_refused_input_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_killed_prepare_is_resumed(folder: Path) -> None:
     """SIGKILL, which nothing can clean up after."""
-    script = Path(__file__).with_name("slow_prepare.py")
-    command = [sys.executable, str(script), "prepare", "--input", str(folder / "in"), "--length-column", "n"]
-    command += ["--id-column", "id", "--max-seq-len", "64", "--over-length", "split", "--output", str(folder / "out")]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "SLOW_STEP": "merge_task"}
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("RUNNING ")
-    with pytest.raises(
-        BlockingIOError, match=rf"out is being prepared already, by process {process.pid} on .* since 2"
-    ):
-        prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
-    process.send_signal(signal.SIGKILL)
-    process.wait(60)
+    command = ["prepare", "--input", str(folder / "in"), "--length-column", "n", "--id-column", "id"]
+    command += ["--max-seq-len", "64", "--over-length", "split", "--output", str(folder / "out")]
+    with commands.running(*command, code=CODE, SLOW_STEP="merge_task") as process:
+        wait_until(lambda: process.out().startswith("RUNNING ") or process.poll() is not None, 60)
+        with pytest.raises(
+            BlockingIOError, match=rf"out is being prepared already, by process {process.pid} on .* since 2"
+        ):
+            prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL, process.err()
     assert (folder / ".out.work" / "spills" / "pools.npy").exists()
     prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     assert contents(folder / "out") == contents(folder / "whole")

@@ -1,8 +1,6 @@
 """`packhorse shard`: every sequence in the shard it belongs to, and once in an epoch of the mixture."""
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests import commands
 from tests.flat_words import prepare, shard
 
 from packhorse.cli import main
@@ -189,9 +188,8 @@ UNNOTED = {"UNNOTED": "1"}
 
 
 def killed(whole, *arguments, **environment):
-    environment = {**os.environ, "WHOLE": str(whole), **environment}
-    done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], env=environment)
-    assert done.returncode == -signal.SIGKILL
+    done = commands.run(*arguments, code=KILLED, WHOLE=str(whole), **environment)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def contents(root):
