@@ -43,7 +43,7 @@ test-long: kernels ## the tests that take long: compiled models, several process
 	$(call run-tests,long)
 
 kernels: $(STAMP)
-	$(BIN)/python -c 'from packhorse.epoch import compile_kernels; compile_kernels()' # once, not in every worker and server
+	$(BIN)/python -c 'from packhorse.server.base.kernels import compile_kernels; compile_kernels()' # once, not in every worker and server
 
 check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 	$(BIN)/ruff format --check .

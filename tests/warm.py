@@ -100,9 +100,10 @@ def main():
 
     import packhorse.cli.prepare
     import packhorse.server.app.running  # noqa: F401 (what every server needs)
-    from packhorse.epoch import compile_kernels
+    from packhorse.server.base import kernels, shrinking_files
 
-    compile_kernels()
+    kernels.compile_kernels()
+    shrinking_files.survive_shrinking_files()  # compiled by every server, and not kept on disk
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)
@@ -145,6 +146,8 @@ def _tell_exits():
 def _become(request):
     from tests.faulty_server import Faults, apply
 
+    from packhorse.server.base import shrinking_files
+
     out, err = (os.open(request[name], os.O_WRONLY | os.O_APPEND) for name in ("out", "err"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     for there, number in ((nothing, 0), (out, 1), (err, 2)):
@@ -154,6 +157,9 @@ def _become(request):
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     apply(Faults.from_environment())
+    if request["arguments"][:1] != ["serve"]:  # no other command outlives a SIGBUS
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+        shrinking_files._HANDLERS.clear()
     sys.argv = ["packhorse", *request["arguments"]]
     exec(request["code"], {"__name__": "__main__"})
     sys.exit()

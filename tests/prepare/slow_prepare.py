@@ -27,6 +27,7 @@ def slow_task(task: Any) -> Any:
 
 
 def slow_plan(*arguments: Any, **options: Any) -> Any:
+    PLAN(*arguments, **{**options, "time_limit_seconds": 0.01})  # no kernel is loaded or compiled from now on
     tell()
     return PLAN(*arguments, **{**options, "time_limit_seconds": 600})
 

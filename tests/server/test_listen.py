@@ -2,11 +2,10 @@
 
 import re
 import socket
-import subprocess
-import sys
 import urllib.request
 
 import pytest
+from tests import commands
 
 from packhorse.client import connect
 from packhorse.server.app.config import ServeConfig, split_address
@@ -18,8 +17,7 @@ def serve(corpus):
     """Function: runs `serve` to its end; (exit status, output)."""
 
     def run(*flags, root=corpus.root):
-        command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", root, *flags]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=30)
+        done = commands.run("serve", "--data-root", root, *flags)
         return done.returncode, done.stdout + done.stderr
 
     return run

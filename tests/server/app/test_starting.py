@@ -11,12 +11,12 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
 from itertools import product
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests import faulty_server
+from tests import commands, faulty_server
 from tests.faulty_server import Faults
+from tests.servers import warm
 from tests.waiting import until
 
 from packhorse.cli import main
@@ -78,18 +78,18 @@ def test_a_server_serves_before_its_kernels_are_there(corpus, tmp_path, wait_unt
 def test_a_server_serves_where_stdout_takes_nothing(corpus, tmp_path, wait_until):
     log = tmp_path / "log.txt"
     target = f"unix:{tmp_path}/s"
-    with log.open("w") as stderr, Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", str(corpus.root), "--listen", target]
-        server = subprocess.Popen(command, stdout=full, stderr=stderr)
+    log.touch()
+    arguments = ("serve", "--data-root", str(corpus.root), "--listen", target)
+    server = warm().start(*arguments, out="/dev/full", err=log, environment=dict(os.environ), folder=tmp_path)
     try:
         wait_until(lambda: f"listening address={target}" in log.read_text(), seconds=100)
         with connect(target) as client:
             assert client.get_dataset("few").num_sequences == 7
-        server.terminate()
+        server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
         assert "stdout cannot be written: No space left on device" in log.read_text()
     finally:
-        server.kill()
+        server.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.shelf
@@ -101,12 +101,9 @@ stream = connect(sys.argv[1]).stream_bins("rows")
 next(stream)
 os._exit(0)
 """
-    subprocess.run([sys.executable, "-c", code, running_server.target], check=True, timeout=60)
-    subprocess.run(
-        [sys.executable, "-m", "packhorse.cli", "doctor", "--health", "--target", running_server.target],
-        check=True,
-        timeout=60,
-    )
+    assert commands.run(running_server.target, code=code).returncode == 0
+    health = CliRunner().invoke(main, ["doctor", "--health", "--target", running_server.target])
+    assert health.exit_code == 0
     assert "Traceback" not in running_server.log()
 
 
@@ -114,9 +111,7 @@ def test_a_server_whose_datasets_are_all_taken_away_does_not_start(corpus, tmp_p
     shutil.copytree(corpus.root / "few", tmp_path / "root" / "few")
     (tmp_path / "root" / "few.takedown.toml").write_text("[[redact]]\nids = 3")
     command = ["serve", "--data-root", str(tmp_path / "root"), "--listen", f"unix:{tmp_path}/s"]
-    result = subprocess.run(
-        [sys.executable, "-m", "packhorse.cli", *command], capture_output=True, text=True, timeout=100
-    )
+    result = commands.run(*command)
     assert result.returncode == 1
     assert result.stdout == "", "it does not say that it serves"
     assert "few is not served: few.takedown.toml, line 2: redact[0].ids" in result.stderr
