@@ -28,8 +28,9 @@ def test_passes():
 
 
 def environment():
-    """Ours, without what tells a make or a pytest that another one started it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST", "MFLAGS"))}
+    """Ours, without what tells a make or a pytest that another one started it, and without plugins to import."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST", "MFLAGS"))}
+    return ours | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def commands(target):

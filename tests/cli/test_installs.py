@@ -1,5 +1,6 @@
 """The command line in every install: what is missing is named, with its extra, before any work."""
 
+import json
 import subprocess
 import sys
 
@@ -82,77 +83,95 @@ def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
 
 
 BLOCKED = """
-import sys
-blocked = {blocked!r}
+import json, os, sys, tempfile
+blocked, commands = json.load(sys.stdin)
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in blocked:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in blocked else found(name, package)
 from packhorse.cli import main
-sys.argv = ["packhorse", *{arguments!r}]
-main()
+import packhorse.client, packhorse.dataset
+ends = []
+for arguments in commands:
+    written = [tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")]
+    pid = os.fork()
+    if pid == 0:
+        for number, file in enumerate(written, 1):
+            os.dup2(file.fileno(), number)
+        sys.argv = ["packhorse", *arguments]
+        main()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for file in written:
+        file.seek(0)
+    ends.append([status, *(file.read() for file in written)])
+print(json.dumps(ends))
 """
 
 
+def run_without(blocked, commands, folder):
+    """(status, stdout, stderr) of each command, forked from one process that finds none of these modules."""
+    asked = json.dumps([sorted(blocked), commands])
+    command = [sys.executable, "-c", BLOCKED]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=300, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.shelf
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["doctor", "--health"],
-        ["audit", "few"],
-        ["show", "few", "--id", "3"],
-        ["stream", "few", "--limit", "1"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_a_trainer_s_install_has_what_asks_a_server(running_server, arguments):
+def test_a_trainer_s_install_has_what_asks_a_server(running_server, tmp_path):
     """Import blocking in a process of its own: nothing that only an extra installs may be touched."""
     blocked = {*EXTRAS["base"], "pyarrow", "highspy", "jinja2", "scipy", "datasets"}
-    if arguments[0] != "--help":
-        arguments = [*arguments, "--target", running_server.target]
-    code = BLOCKED.format(blocked=blocked, arguments=arguments)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    asking = ("doctor --health", "audit few", "show few --id 3", "stream few --limit 1")
+    commands = [["--help"], *([*each.split(), "--target", running_server.target] for each in asking)]
+    for command, (status, out, err) in zip(commands, run_without(blocked, commands, tmp_path), strict=True):
+        assert status == 0, (command, err)
+        assert out, command
+
+
+LACKING = {  # what people type first: the modules and the extra that it lacks
+    "inspect lengths.parquet": ("numba", "prepare"),
+    "inspect corpus.jsonl --tokenizer model": ("numba, tokenizers", "prepare"),
+    "inspect s3://bucket/lengths.parquet": ("numba", "prepare"),
+    "inspect prepared": ("numba", "server"),
+    "show prepared --tokens tokens.parquet": ("pyarrow", "client,arrow"),
+    "show prepared --tokens s3://bucket/corpus.idx": ("fsspec", "stores"),
+    "audit prepared --tokens tokens.parquet": ("torch", "client"),
+    "export prepared --format parquet --output out.parquet": ("pyarrow", "prepare"),
+    "prepare --input lengths.parquet --max-seq-len 8 --output out": ("numba", "prepare"),
+    "serve --data-root .": ("numba, prometheus_client, grpc_reflection", "server"),
+}
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory, corpus):
+    """Command → its end where nothing but the base is installed, in a folder where its inputs are; that folder."""
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "prepared").symlink_to(corpus.root / "few")
+    for name in ("lengths.parquet", "tokens.parquet", "corpus.jsonl"):
+        (folder / name).write_bytes(b"")
+    blocked = {*EXTRAS["base"], "pyarrow", "highspy", "jinja2", "scipy", "datasets", "fsspec"}
+    ends = run_without(blocked, [each.split() for each in LACKING], folder)
+    return dict(zip(LACKING, ends, strict=True)), folder
 
 
 @pytest.mark.shelf
-@pytest.mark.parametrize(
-    ("arguments", "missing", "extra"),
-    [
-        ("inspect lengths.parquet", "numba", "prepare"),
-        ("inspect corpus.jsonl --tokenizer model", "numba, tokenizers", "prepare"),
-        ("inspect s3://bucket/lengths.parquet", "numba", "prepare"),
-        ("inspect prepared", "numba", "server"),
-        ("show prepared --tokens tokens.parquet", "pyarrow", "client,arrow"),
-        ("show prepared --tokens s3://bucket/corpus.idx", "fsspec", "stores"),
-        ("audit prepared --tokens tokens.parquet", "torch", "client"),
-        ("export prepared --format parquet --output out.parquet", "pyarrow", "prepare"),
-        ("prepare --input lengths.parquet --max-seq-len 8 --output out", "numba", "prepare"),
-        ("serve --data-root .", "numba, prometheus_client, grpc_reflection", "server"),
-    ],
-)
-def test_a_bare_install_names_the_one_extra_that_a_call_lacks(tmp_path, corpus, arguments, missing, extra):
-    """What people type first, where nothing but the base is installed: one line, no traceback, and nothing begun."""
-    (tmp_path / "prepared").symlink_to(corpus.root / "few")
-    for name in ("lengths.parquet", "tokens.parquet", "corpus.jsonl"):
-        (tmp_path / name).write_bytes(b"")
-    blocked = {*EXTRAS["base"], "pyarrow", "highspy", "jinja2", "scipy", "datasets", "fsspec"}
-    code = BLOCKED.format(blocked=blocked, arguments=arguments.split())
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    *others, said = done.stderr.splitlines()
+@pytest.mark.parametrize("arguments", LACKING)
+def test_a_bare_install_names_the_one_extra_that_a_call_lacks(bare, arguments):
+    """One line, no traceback, and nothing begun."""
+    ends, folder = bare
+    missing, extra = LACKING[arguments]
+    status, out, err = ends[arguments]
+    assert (status, out) == (1, "")
+    *others, said = err.splitlines()
     assert others in ([], [f"{NO_NUMBA}; install it with: pip install 'packhorse[server]'"])
     assert said.startswith("Error: ")
     assert f"{missing} " in said or f"needs {missing};" in said
     assert said.endswith(f"install it with: pip install 'packhorse[{extra}]'")
-    assert not list(tmp_path.glob("out*"))
+    assert not list(folder.glob("out*"))
 
 
 NO_NUMBA = "Numba is not installed, so loops run uncompiled, 10 to 100 times slower"
