@@ -87,20 +87,19 @@ def wheel(release: list[Path]) -> Path:
     return release[0]
 
 
+def pip_of(bin_folder: Path) -> tuple[str | Path, ...]:
+    """This environment's pip, for another that need not have one."""
+    return (sys.executable, "-m", "pip", "--python", bin_folder / "python")
+
+
 @pytest.fixture(scope="module")
 def server_bin(folder: Path, wheel: Path) -> Path:
     """The bin folder of an environment that holds the wheel with [server] and nothing else."""
     environment = folder / "venv"
-    run(sys.executable, "-m", "venv", environment, cwd=folder)
-    pip = environment / "bin" / "pip"
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     run(
-        pip,
-        "install",
-        "--quiet",
-        "--no-compile",
-        "--constraint",
-        ROOT / "constraints.txt",
-        f"{wheel}[server]",
+        *pip_of(environment / "bin"),
+        *("install", "--quiet", "--no-compile", "--constraint", ROOT / "constraints.txt", f"{wheel}[server]"),
         cwd=folder,
     )
     return environment / "bin"
@@ -242,8 +241,9 @@ def test_the_image_lists_what_is_in_it(folder: Path, server_bin: Path) -> None:
     run(tool, *command, file, server_bin / "python", cwd=folder)
     bill = json.loads(file.read_text())
     listed = {(each["name"], each["version"]) for each in bill["components"]}
-    frozen = run(server_bin / "pip", "list", "--format", "json", cwd=folder).stdout
-    assert listed == {(each["name"], each["version"]) for each in json.loads(frozen)}
+    code = "import importlib.metadata as m, json; print(json.dumps([(d.name, d.version) for d in m.distributions()]))"
+    installed = run(server_bin / "python", "-c", code, cwd=folder).stdout
+    assert listed == {tuple(each) for each in json.loads(installed)}
     assert ("packhorse", VERSION) in listed
 
 

@@ -1,9 +1,14 @@
-"""The documentation site: it builds without a warning, and holds every page, for people and for language models."""
+"""The documentation site: it builds without a warning, and holds every page, for people and for language models.
+
+`make test` builds a site of a few pages by the settings of the real one; `make docs` and `make test-long` that of all.
+"""
 
 import html
+import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -29,41 +34,85 @@ class Resources(HTMLParser):
             self.urls.append(attributes.get("href") or "")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", ROOT / "deploy" / "docs"]
-    built = subprocess.run([*command, "-d", output / "trees", ROOT, output / "html"], capture_output=True, text=True)
+@dataclass(frozen=True)
+class Site:
+    """What is built of pages."""
+
+    source: Path
+    output: Path
+    pages: set[str]
+    """Those that have to be there, from the source's root."""
+
+
+def build(source: Path, output: Path, *flags: str | Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", ROOT / "deploy" / "docs", *flags]
+    return subprocess.run([*command, source, output], capture_output=True, text=True)
+
+
+FIRST = "deploy/docs/index.md"
+
+FEW_PAGES = {
+    FIRST: "# Site\n\n```{toctree}\n:caption: Pages\n\n/README\n/client/guides/serve\n/client/examples/shown\n```\n",
+    "README.md": "# Packhorse\n\nIt packs. It serves: see [how](client/guides/serve.md#how-it-serves).\n",
+    "client/guides/serve.md": "# Guide\n\nOf `serve`.\n\n## How it serves\n\n```shell\npackhorse serve\n```\n",
+}
+CELLS = [
+    ("markdown", "# Notebook\n\nIt shows a picture."),
+    ("code", 'class Picture:\n    def _repr_html_(self):\n        return \'<svg role="img" aria-label="bins"></svg>\''),
+    ("code", "print('largest', 3 - 1)\nPicture()"),
+]
+
+
+def few_pages(source: Path) -> Site:
+    """Writes the sources of a site of a few pages: a list of them, a link, and a notebook."""
+    cells = [{"cell_type": kind, "source": text} for kind, text in CELLS]
+    for page, text in {**FEW_PAGES, "client/examples/shown.ipynb": json.dumps({"cells": cells})}.items():
+        (source / page).parent.mkdir(parents=True, exist_ok=True)
+        (source / page).write_text(text)
+    return Site(source, source / "html", {*FEW_PAGES, "client/examples/shown.md"})
+
+
+@pytest.fixture(scope="module", params=["few", pytest.param("all", marks=pytest.mark.long)])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A site of a few pages, or the real one."""
+    folder = tmp_path_factory.mktemp("site")
+    site = few_pages(folder) if request.param == "few" else Site(ROOT, folder / "html", set(PAGES))
+    built = build(site.source, site.output, "-d", folder / "trees")
     assert built.returncode == 0, built.stderr
-    return output / "html"
+    return site
 
 
-def test_every_page_is_there_for_people(site: Path) -> None:
-    for page in PAGES:
-        assert (site / page).with_suffix(".html").is_file(), page
-    assert (site / "searchindex.js").is_file()
+def test_every_page_is_there_for_people(site: Site) -> None:
+    for page in site.pages:
+        assert (site.output / page).with_suffix(".html").is_file(), page
+    assert (site.output / "searchindex.js").is_file()
 
 
-def test_every_page_is_there_as_markdown(site: Path) -> None:
-    listed = set(re.findall(r"\]\((\S+\.md)\)", (site / "llms.txt").read_text()))
-    assert listed >= set(PAGES) - {"deploy/docs/index.md"}
-    whole = (site / "llms-full.txt").read_text()
+def test_every_page_is_there_as_markdown(site: Site) -> None:
+    listed = set(re.findall(r"\]\((\S+\.md)\)", (site.output / "llms.txt").read_text()))
+    assert listed >= site.pages - {FIRST}
+    whole = (site.output / "llms-full.txt").read_text()
     for page in listed:
-        notebook = (ROOT / page).with_suffix(".ipynb")
-        text = markdown_of(notebook) if notebook.is_file() else (ROOT / page).read_text()
-        assert (site / page).read_text() == text
+        notebook = (site.source / page).with_suffix(".ipynb")
+        text = markdown_of(notebook) if notebook.is_file() else (site.source / page).read_text()
+        assert (site.output / page).read_text() == text
         assert text in whole
 
 
-def test_a_notebook_shows_what_its_cells_show(site: Path) -> None:
-    page = (site / "client/examples/first_pack.html").read_text()
+def test_a_notebook_shows_what_its_cells_show(site: Site) -> None:
+    if site.source != ROOT:
+        page = (site.output / "client/examples/shown.html").read_text()
+        assert page.count('<svg role="img" aria-label="bins">') == 1
+        assert "largest 2\n" in page
+        return
+    page = (site.output / "client/examples/first_pack.html").read_text()
     assert page.count('role="img" aria-label="position 0') == 1, "the bins"
     assert page.count('role="img" aria-label="row 0') == 1, "the batch"
     assert "largest difference of a gradient" in page
 
 
-def test_no_page_asks_another_origin(site: Path) -> None:
-    for path in site.rglob("*.html"):
+def test_no_page_asks_another_origin(site: Site) -> None:
+    for path in site.output.rglob("*.html"):
         resources = Resources()
         resources.feed(path.read_text())
         assert resources.urls
@@ -80,12 +129,8 @@ def test_a_diagram_shows_what_its_text_says() -> None:
 
 
 def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:
-    (tmp_path / "index.md").write_text("# Site\n\n[gone](gone.md)\n")
-    settings = [
-        *("-D", "root_doc=index", "-D", "include_patterns=*.md"),
-        *("-c", str(ROOT / "deploy" / "docs")),
-    ]
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", *settings, tmp_path, tmp_path / "html"]
-    built = subprocess.run(command, capture_output=True, text=True)
+    site = few_pages(tmp_path)
+    (tmp_path / "client/guides/serve.md").write_text("# Guide\n\n## How it serves\n\n[gone](gone.md)\n")
+    built = build(tmp_path, site.output)
     assert built.returncode != 0
     assert "gone.md" in built.stderr
