@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from tests import commands
 
 MODULE = """
 import logging
@@ -72,14 +73,9 @@ def run(tmp_path):
 
     def run(script, *, in_child="pass", **variables):
         (tmp_path / "doubling.py").write_text(MODULE.format(in_child=in_child))
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env={"PATH": "", "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"} | variables,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=250,
-        )
+        cache = str(tmp_path / "cache")
+        begin = f"import sys, numba; numba.config.CACHE_DIR = {cache!r}; sys.path.insert(0, '')\n"
+        done = commands.run(code=begin + script, folder=tmp_path, timeout=250, NUMBA_CACHE_DIR=cache, **variables)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines(), done.stderr
 
@@ -126,6 +122,8 @@ def test_a_forked_process_starts_anew(run):
 WITHOUT_NUMBA = """
 import sys
 sys.modules["numba"] = sys.modules["llvmlite"] = None
+"""
+BINS = """
 import numpy as np
 from packhorse.epoch import Assignment, EpochView, PlanIndex, WindowedView
 from packhorse.packing import pack_sequences
@@ -137,11 +135,10 @@ print(view.locate([7]).positions.tolist(), pack_sequences([3, 2, 2], 5, seed=1).
 
 
 def test_without_numba_the_same_bins_come():
-    def lines(script):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=250)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines(), done.stderr
-
-    without, log = lines(WITHOUT_NUMBA)
-    assert log.count("Numba is not installed") == 1
-    assert without == lines(WITHOUT_NUMBA.replace('sys.modules["numba"] = sys.modules["llvmlite"] = None', ""))[0]
+    command = [sys.executable, "-c", WITHOUT_NUMBA + BINS]
+    without = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert without.returncode == 0, without.stderr
+    assert without.stderr.count("Numba is not installed") == 1
+    compiled = commands.run(code=BINS)
+    assert compiled.returncode == 0, compiled.stderr
+    assert without.stdout == compiled.stdout

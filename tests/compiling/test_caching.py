@@ -2,13 +2,12 @@
 
 import errno
 import logging
-import subprocess
-import sys
 
 import numba
 import numba.core.caching
 import numpy as np
 import pytest
+from tests import commands
 
 from packhorse.compiling import caching, kernel
 from packhorse.compiling.caching import NotCompiledError, cache_folder, only_from_cache
@@ -30,6 +29,16 @@ for dtype in sys.argv[1:]:
 """
 
 
+RUN = """
+import runpy, sys
+import numba
+numba.config.CACHE_DIR = "cache"
+sys.dont_write_bytecode = True  # Python itself may not see an edit within the same second
+sys.path.insert(0, "")
+runpy.run_path("sums.py", run_name="__main__")
+"""
+
+
 @pytest.fixture
 def run(tmp_path):
     """Runs a kernel on numbers of some types, in a process of its own with a cache of its own."""
@@ -37,14 +46,7 @@ def run(tmp_path):
     module.write_text(SOURCE)
 
     def run(*dtypes):
-        done = subprocess.run(
-            [sys.executable, str(module), *dtypes],
-            # Python itself may not see an edit within the same second
-            env={"PATH": "", "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+        done = commands.run(*dtypes, code=RUN, folder=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 

@@ -4,8 +4,6 @@ import errno
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests import commands
 from tests.flat_words import prepare
 from tests.waiting import time_with
 
@@ -351,9 +350,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 assert sums == [10_000] * 4, sums
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path / "mapped"], capture_output=True, text=True, timeout=120
-    )
+    done = commands.run(tmp_path / "mapped", code=script)
     assert done.returncode == 0, done.stderr
 
 
