@@ -1,6 +1,7 @@
 """What tests of the examples share: a learnable corpus, its server, and torchrun."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,10 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "client" / "examples"
+ROOT = str(Path(__file__).parents[2])
+EXAMPLES = Path(ROOT) / "client" / "examples"
 VOCAB_SIZE = 64
 RUN_SECONDS = 150
 _LOSS = re.compile(r"\bloss'?:? '?([0-9.]+|nan|inf)")
+
+
+TORCHRUN = ("-m", "torch.distributed.run")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""In each rank, as torchrun has it."""
+FORKED = ("-m", "tests.examples.forked_ranks")
+"""Takes the same arguments, and imports PyTorch once."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +68,18 @@ def progressions(tmp_path_factory, make_server):
 def run_example(progressions, tmp_path, no_launcher):
     """Function: runs an example by torchrun; returns the losses that it printed. `tmp_path` is its working folder."""
 
-    def run(script, *flags, processes=2):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", processes, "--standalone"]
+    def run(script, *flags, processes=2, launcher=TORCHRUN):
+        command = [sys.executable, *launcher, "--nproc-per-node", processes, "--standalone"]
         command += [EXAMPLES / script, "--target", progressions.target, "--dataset", "counting"]
         command += ["--tokens", progressions.tokens, "--vocab-size", VOCAB_SIZE, "--batch-size", 4, *flags]
-        done = subprocess.run([*map(str, command)], cwd=tmp_path, capture_output=True, text=True, timeout=RUN_SECONDS)
+        done = subprocess.run(
+            [*map(str, command)],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])} | ONE_THREAD,
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return [float(loss) for loss in _LOSS.findall(done.stdout)]
 

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from tests.examples.conftest import FORKED
 
 
 def test_two_ranks_train_on_every_sequence_once_and_learn(run_example, recorded, progressions):
-    losses = run_example("ddp.py", "--epochs", 1, "--checkpoint", "run.pt", "--record", "seen")
+    losses = run_example("ddp.py", "--epochs", 1, "--checkpoint", "run.pt", "--record", "seen", launcher=FORKED)
     assert len(losses) > 3
     assert all(map(math.isfinite, losses))
     assert losses[-1] < losses[0] - 1
