@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import packhorse.client
 
 REPOSITORY = Path(__file__).parents[1]
@@ -46,11 +48,23 @@ def files() -> tuple[Path, ...]:
     return tuple(sorted(path for root in ROOTS for path in root.rglob("*.py") if root / "v1" not in path.parents))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """What a module consists of, the module itself first."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_is_kept() -> Iterator[None]:
+    yield
+    nodes.cache_clear()
+
+
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function with its name, `packhorse/client/api.py:connect`."""
     for path in files():
         name = "/".join(path.relative_to(REPOSITORY).parts[1:])
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{name}:{node.name}", node
 
@@ -92,7 +106,7 @@ def test_names_at_the_client() -> None:
 
 def imports_of(path: Path) -> Iterator[str]:
     """What a module imports, within functions too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -120,7 +134,9 @@ def test_no_circles() -> None:
 def clusters_of(path: Path) -> list[set[str]]:
     """Definitions of a module that use each other, directly or over others; each cluster of at least fifteen lines."""
     defined: dict[str, ast.stmt] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    module = nodes(path)[0]
+    assert isinstance(module, ast.Module)
+    for node in module.body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 defined[name] = node
