@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from compose_spec import PyCompose
+from tests import commands
 from tests.deploy.chart import container, deployment, environment, pod
 from tests.deploy.test_wheel import CPU
 
@@ -263,15 +264,15 @@ def test_grafana_finds_its_dashboard_and_prometheus() -> None:
 
 def test_the_demos_dataset_is_served(tmp_path: Path, make_server: Any) -> None:
     """The init service's script, as it runs there; then the run's command, for a second."""
-    script = [sys.executable, DEPLOY / "demo_dataset.py", tmp_path]
+    script = f"import runpy; runpy.run_path({str(DEPLOY / 'demo_dataset.py')!r}, run_name='__main__')"
     for _ in range(2):  # the second start finds it
-        subprocess.run(script, check=True)
+        made = commands.run(tmp_path, code=script)
+        assert made.returncode == 0, made.stderr
     command = compose_service("run")["command"]
     with make_server(tmp_path) as server:
         command = [server.target if word == "packhorse:50051" else word for word in command]
         command[command.index("--seconds") + 1] = "1"
-        program = [sys.executable, "-m", "packhorse.cli"]
-        bench = subprocess.run([*program, *command, "--json"], capture_output=True, text=True)
+        bench = commands.run(*command, "--json")
     assert bench.returncode == 0, bench.stderr
     assert json.loads(bench.stdout)
 
