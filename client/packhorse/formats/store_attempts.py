@@ -15,13 +15,10 @@ from packhorse.formats.retry_policy import RetryPolicy
 
 _LOG = logging.getLogger(__name__)
 
-
 _Result = TypeVar("_Result")
-
 
 _QUIET_SECONDS = 5.0
 """Least time between two lines of the log about failures; also how long an answer may be late without a line."""
-
 
 _LEAST_SECONDS = 1.0
 """Least time that an attempt gets, even if the deadline is nearer."""

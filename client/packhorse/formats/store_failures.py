@@ -16,7 +16,6 @@ _NO_CREDENTIALS = (
 )
 """Names that stores' exceptions, or their messages, have for missing or wrong credentials."""
 
-
 _UNREACHED = (
     "ConnectError",
     "ConnectTimeout",

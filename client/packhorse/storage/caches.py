@@ -19,7 +19,6 @@ _LOG = logging.getLogger(__name__)
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
-
 PATIENCE_SECONDS = 1.0
 """How long a caller waits for the file system of a watched file; a server's calls wait with it."""
 

@@ -16,7 +16,6 @@ from packhorse.parameters import parameter
 
 _Result = TypeVar("_Result")
 
-
 _MOST_NAMED = 4
 """Most files that a message names for each kind of difference."""
 

@@ -18,7 +18,6 @@ from packhorse.tokens.base import TokenSourceError
 ARROW = "client,arrow"
 """Extras of packhorse that install pyarrow, which only some sources need."""
 
-
 Located = tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]
 """Where each of S sequences is in memory: (buffers, starts, lengths).
 

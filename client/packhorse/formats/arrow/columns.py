@@ -14,7 +14,6 @@ from packhorse.formats.extras import require
 _MOST_NAMES = 6
 """The most names in a message."""
 
-
 USUAL_COLUMNS = ("input_ids", "tokens")
 """Usual names of a column of tokens."""
 

@@ -9,7 +9,6 @@ from packhorse.epoch import Chain, first_difference
 
 _STAGES = "stages="
 
-
 _MOST_STAGES = 6
 """The most stages that a mixture's digest names, the last ones. Their digests cover the earlier stages too."""
 

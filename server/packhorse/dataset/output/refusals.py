@@ -16,15 +16,11 @@ from packhorse.parameters import parameter
 
 _OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
 
-
 _SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
-
 
 _SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
 
-
 _VERSION = re.compile(r"[1-9][0-9]*")
-
 
 _SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
 
