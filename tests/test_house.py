@@ -25,18 +25,17 @@ MOST_CLUSTERS_OF_A_FILE = 2
 LEAST_LINES_OF_A_CLUSTER = 15
 
 LONG = {
-    "packhorse/prepare/kernels.py:add_lists": 75,
+    "packhorse/prepare/input/parquet_pages/_kernels.py:add_lists": 75,
 }
 """Function → lines, where there are still more."""
 
 CLUSTERED = {
     "packhorse/epoch/plan_kernels.py": "the compiled loops over one plan",
     "packhorse/packing/list_kernels.py": "the compiled loops of one family of packers",
-    "packhorse/prepare/kernels.py": "the compiled loops of one pass over rows",
+    "packhorse/prepare/_kernels.py": "the compiled loops of one pass over rows",
     "packhorse/packing/list_packers.py": "functions under the names of one published package",
     "packhorse/packing/vectors.py": "classes of sizes, their packer and its bound, which nothing else needs",
     "packhorse/packing/optimal/_rounding.py": "ways from fractions to whole bins, tried one after the other",
-    "packhorse/prepare/_merging.py": "ranges, and the duplicates that only show when they are merged",
     "packhorse/dataset/files/toml_files.py": "text, fields and lines of one kind of file",
     "packhorse/tokens/_tables.py": "a table, its columns and its ids",
 }

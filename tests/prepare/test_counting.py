@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packhorse.dataset import PlanOptions
-from packhorse.prepare import _counting
-from packhorse.prepare._counting import make_tasks, rows_of_task
+from packhorse.prepare import counting
+from packhorse.prepare.counting import make_tasks, rows_of_task
 from packhorse.prepare.input._base import RowRange
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input.parquet import ParquetReader
@@ -50,4 +50,4 @@ def test_row_groups_of_a_task_are_read_as_one_range(tmp_path: Path) -> None:
         assert [each.first_index for each in joined] == np.cumsum([0, *expected[:-1]]).tolist()
         lengths = [batch.lengths for each in joined for batch in each.batches()]
         assert np.concatenate(lengths).tolist() == [*range(1, 101)] * 2
-    assert _counting._TASK_ROWS > 200
+    assert counting._TASK_ROWS > 200

@@ -8,7 +8,7 @@ from tests.flat_words import dry_run, prepare
 from tests.prepare.grouped_rows import TABLE, by_group
 
 from packhorse.dataset import open_prepared
-from packhorse.prepare._groups import Grouped
+from packhorse.prepare.groups.gathering import Grouped
 
 
 def test_groups_that_are_too_long_are_left_out_whole(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from packhorse.dataset import PlanOptions, SequenceFacts
 from packhorse.prepare import Grouping, prepare
-from packhorse.prepare._counting import LengthFacts
+from packhorse.prepare.counting import LengthFacts
 
 LENGTHS = np.array([5, 3, 1, 4, 6, 2])
 

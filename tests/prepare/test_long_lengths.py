@@ -67,7 +67,7 @@ def test_both_ways_to_count_give_the_same_folder(over_length, options, tmp_path)
     digests = []
     for most_dense in (1 << 22, 50, 1):
         with (
-            mock.patch("packhorse.prepare._counting.MOST_DENSE", most_dense),
+            mock.patch("packhorse.prepare.counting.MOST_DENSE", most_dense),
             mock.patch("packhorse.prepare._spills.MOST_DENSE", most_dense),
         ):
             manifest = prepare(

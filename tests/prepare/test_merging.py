@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from packhorse.dataset import create_array
 from packhorse.prepare import _merging
-from packhorse.prepare._merging import cut_chunks, cut_merges, find_duplicate, merge_task
+from packhorse.prepare._merging import cut_merges, merge_task
+from packhorse.prepare.duplicates import cut_chunks, find_duplicate
 from packhorse.wire import ids_sum
 
 ROOMS = 4

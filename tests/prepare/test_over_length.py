@@ -21,9 +21,9 @@ from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
-from packhorse.prepare import _counting, _merging, _sort, _spills, job
-from packhorse.prepare._merging import cut_chunks
-from packhorse.prepare.kernels import sort_pairs
+from packhorse.prepare import _merging, _sort, _spills, counting, job
+from packhorse.prepare._kernels import sort_pairs
+from packhorse.prepare.duplicates import cut_chunks
 from packhorse.wire import ids_sum
 
 Entry = tuple[int, int, int, int]
@@ -119,7 +119,7 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
 
         with (
             mock.patch.object(job, "open_engine", inline_engine),
-            mock.patch.object(_counting, "_TASK_ROWS", 7),
+            mock.patch.object(counting, "_TASK_ROWS", 7),
             mock.patch.object(_merging, "PAGE_BYTES", 128),
             mock.patch.object(_sort, "cut_chunks", windows),
         ):

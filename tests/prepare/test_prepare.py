@@ -173,7 +173,7 @@ def test_megatron_index_gives_lengths_and_rows_as_ids(tmp_path: Path) -> None:
 
 def test_many_spans_of_an_index_keep_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packhorse.prepare.input._base.RANGE_ROWS", 7)
-    monkeypatch.setattr("packhorse.prepare._counting._TASK_ROWS", 10)
+    monkeypatch.setattr("packhorse.prepare.counting._TASK_ROWS", 10)
     lengths = np.random.default_rng(1).integers(1, 9, 100).tolist()
     with MegatronWriter(tmp_path / "x", vocab_size=100) as writer:
         for length in lengths:

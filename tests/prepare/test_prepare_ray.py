@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.flat_words import prepare
 
-from packhorse.prepare import _counting, _sort, _work
+from packhorse.prepare import _sort, _work, counting
 
 OPTIONS: dict[str, Any] = {
     "length_column": "n",
@@ -47,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.long
 def test_a_cluster_writes_the_same_bytes(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_counting, "_TASK_ROWS", 100)
+    monkeypatch.setattr(counting, "_TASK_ROWS", 100)
     monkeypatch.chdir(tmp_path)  # where the cluster's processes are not
     table(tmp_path)
     prepare("x.parquet", output="local", workers=1, **OPTIONS)
@@ -63,7 +63,7 @@ def test_a_cluster_writes_the_same_bytes(cluster: Any, tmp_path: Path, monkeypat
 def test_a_node_that_is_killed_in_the_middle_costs_nothing(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_counting, "_TASK_ROWS", 100)
+    monkeypatch.setattr(counting, "_TASK_ROWS", 100)
     source = table(tmp_path)
     prepare(source, output=tmp_path / "local", workers=1, **OPTIONS)
     node = cluster.worker_nodes and next(iter(cluster.worker_nodes))

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 from packhorse.dataset import open_prepared
 from packhorse.dataset.output import replacing
-from packhorse.prepare import _counting, _merging, _sort
+from packhorse.prepare import _merging, _sort, counting
 from packhorse.storage import read_record, write_record
 
 ROWS = 2000
@@ -34,7 +34,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`in` with two files of 20 row groups, and `whole`, prepared from them at once; tasks of 100 rows."""
-    monkeypatch.setattr(_counting, "_TASK_ROWS", 100)
+    monkeypatch.setattr(counting, "_TASK_ROWS", 100)
     rng = np.random.default_rng(3)
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):
@@ -152,7 +152,7 @@ def test_without_resume_all_is_done_anew(folder: Path, monkeypatch: pytest.Monke
 
 def test_work_goes_on_with_another_number_of_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(folder, monkeypatch, "write_spill", 5)
-    monkeypatch.setattr(_counting, "_TASK_ROWS", 300)  # what a new job would choose
+    monkeypatch.setattr(counting, "_TASK_ROWS", 300)  # what a new job would choose
     prepare(folder / "in", output=folder / "out", resume=True, workers=2, **OPTIONS)
     assert contents(folder / "out") == contents(folder / "whole")
 

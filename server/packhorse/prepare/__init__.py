@@ -5,10 +5,12 @@ Only re-exports. Start with `prepare`.
 
 from packhorse.dataset import PlanOptions, load_prepared
 from packhorse.jobs import Execution
-from packhorse.prepare.grouping import Grouping
+from packhorse.prepare.dry_run import DryRun, dry_run
+from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.input import READERS, InputColumns, OnBadRow, Resource
-from packhorse.prepare.job import Layout, check_plan
-from packhorse.prepare.pipeline import DryRun, dry_run, prepare, prepare_with_tokens
+from packhorse.prepare.job import Layout
+from packhorse.prepare.options import check_plan
+from packhorse.prepare.pipeline import prepare, prepare_with_tokens
 from packhorse.prepare.shard import shard
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Appending to a dataset: which input and options may continue it.
 
 Owns the checks before any row is read, and the numbers of new rows. Joining old and new counts and arrays is in
-`_counting` and `_spills`, for which the version before is one more sorted file, so its input is not read again. Whether
+`counting` and `_spills`, for which the version before is one more sorted file, so its input is not read again. Whether
 a new version still holds the old one is checked at the end, in `_rewritten`.
 """
 

@@ -1,8 +1,8 @@
 """The third pass: spills are merged into the array files of the prepared folder, of which each task writes a range.
 
-Owns pools.npy, starts.npy and over_length.npy while they are written; cutting them into ranges, at pages of the file,
-so that no two tasks write to the same page; and finding ids that occur twice, in the merged pool and in bounded memory.
-Leaves the spills that are merged to `_spills`.
+Owns pools.npy, starts.npy and over_length.npy while they are written, and cutting them into ranges, at pages of the
+file, so that no two tasks write to the same page. Leaves the spills that are merged to `_spills`, and ids that occur
+twice to `duplicates`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, PreparedDataset, write_entries
-from packhorse.parameters import parameter
-from packhorse.prepare._counting import Counted
+from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, write_entries
+from packhorse.prepare._kernels import scatter
 from packhorse.prepare._spills import Entries, Spill, claim, map_entries, sort_segments
-from packhorse.prepare.kernels import find_entries, gather, scatter
+from packhorse.prepare.counting import Counted
 from packhorse.wire import ids_sum
 
 PAGE_BYTES = 1 << 16
@@ -35,11 +34,6 @@ _RANGES_OF_WORKER = 8
 """Ranges for each worker, at least, so that workers end at about the same time."""
 _PIVOTS = 64
 """Parts into which `_entries_at` divides a range of ids in each round of its search."""
-
-CHUNK_IDS = 1 << 22
-"""The most ids that are compared together."""
-_MOST_ROWS_NAMED = 4
-"""The most rows that an error names."""
 
 Files = tuple[str, str | None]
 """Paths of a spill's ids and of its first tokens (None if all are 0); or of a list of (id, length), and None."""
@@ -298,101 +292,3 @@ def _dealt(sizes: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
     """Returns how many of the first `rank` entries each spill has, if spills of these sizes follow each other."""
     before = np.cumsum(sizes) - sizes
     return np.clip(rank - before, 0, sizes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkTask:
-    """The ids from `low` to `high` of a merged pool, which are compared with each other."""
-
-    pool: str
-    """Path of pools.npy; ids ascend in each segment, the entries of one room."""
-    first_tokens_path: str | None
-    """Path of starts.npy if sequences are split; ids of pieces repeat, so only entries that begin at token 0 are
-    compared. None otherwise."""
-    edges: NDArray[np.int64]
-    """Where each segment of the pool begins, and where the last one ends: int64 [D + 1]."""
-    low: int
-    """The smallest id to compare."""
-    high: int
-    """The largest id to compare."""
-    num_ids: int
-    """Number of the pool's entries with an id from `low` to `high`, at least 2."""
-
-
-def cut_chunks(
-    pool_path: str,
-    edges: NDArray[np.int64],
-    low: int,
-    high: int,
-    chunk_ids: int = CHUNK_IDS,
-    *,
-    first_tokens_path: str | None = None,
-) -> Iterator[ChunkTask]:
-    """Yields tasks that cover the ids from `low` to `high`, ascending.
-
-    A task has at most `chunk_ids` entries, or all entries of a single id. Ranges with fewer than two entries are left
-    out.
-    """
-    pool = map_entries(pool_path)
-    waiting = [(low, high)]
-    while waiting:
-        low, high = waiting.pop()
-        num_ids = int((_entries_after(pool, edges, high) - _entries_before(pool, edges, low)).sum())
-        if num_ids > chunk_ids and low < high:
-            middle = (low + high) >> 1
-            waiting += [(middle + 1, high), (low, middle)]
-        elif num_ids > 1:
-            yield ChunkTask(
-                pool=pool_path, first_tokens_path=first_tokens_path, edges=edges, low=low, high=high, num_ids=num_ids
-            )
-
-
-def find_duplicate(task: ChunkTask) -> int | None:
-    """Returns the smallest id that occurs twice in a chunk; None if there is none."""
-    if task.low == task.high and task.first_tokens_path is None:  # a task has at least two entries
-        return task.low
-    pool = map_entries(task.pool)
-    chunk = np.empty(task.num_ids, dtype=pool.dtype)
-    begins, ends = _entries_before(pool, task.edges, task.low), _entries_after(pool, task.edges, task.high)
-    gather(pool, begins, ends, chunk)
-    if task.first_tokens_path is not None:
-        all_first_tokens = map_entries(task.first_tokens_path)
-        first_tokens = np.empty(task.num_ids, dtype=all_first_tokens.dtype)
-        gather(all_first_tokens, begins, ends, first_tokens)
-        chunk = chunk[first_tokens == 0]
-    chunk.sort()
-    repeated = chunk[1:] == chunk[:-1]
-    return int(chunk[int(np.argmax(repeated))]) if repeated.any() else None
-
-
-def duplicate_error(repeated: int, rows: Sequence[tuple[str, int, int]], before: PreparedDataset | None) -> ValueError:
-    """Returns the error for an id that occurs twice.
-
-    Args:
-        repeated: the id.
-        rows: (file, row, length) of every row of the input with this id.
-        before: the version to which the rows are added; None for a new dataset.
-    """
-    named = "; ".join(f"row {row} of {path}, length {length}" for path, row, length in rows[:_MOST_ROWS_NAMED])
-    named += "; …" if len(rows) > _MOST_ROWS_NAMED else ""
-    if before is not None and len(rows) == 1:
-        return ValueError(
-            f"id {repeated} is in {before.name} already and comes again ({named}); every id must occur once: repair "
-            "the id column, or append new sequences only"
-        )
-    return ValueError(
-        f"id {repeated} occurs {len(rows)} times ({named}); every id must occur once: repair the id "
-        "column, or leave out " + parameter("id_column") + " to use row numbers"
-    )
-
-
-def _entries_before(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
-    """Returns each segment's first entry with an id of at least `value`: int64 [D]."""
-    entries = np.empty(len(edges) - 1, dtype=np.int64)
-    find_entries(pool, edges[:-1], edges[1:], value, entries)
-    return entries
-
-
-def _entries_after(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
-    """Returns each segment's first entry with an id greater than `value`: int64 [D]."""
-    return edges[1:] if value == np.iinfo(np.int64).max else _entries_before(pool, edges, value + 1)

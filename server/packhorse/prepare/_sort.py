@@ -1,7 +1,7 @@
 """The sort of a dataset by length: every pass over the rows, in order, from counting to the finished folder.
 
 Owns the order of passes, and running a pass so that finished tasks are not run again. Leaves the passes' tasks to
-`_counting`, `_spills` and `_merging`, groups to `_groups`, and where finished tasks are recorded to `_work`.
+`counting`, `_spills` and `_merging`, groups to `groups/gathering`, and where finished tasks are recorded to `_work`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,22 +14,15 @@ import numpy as np
 from packhorse.dataset import Facts, Manifest, PlanOptions, PreparedDataset, seal
 from packhorse.jobs import Engine, Progress
 from packhorse.packing import PackingPlan, PackingStats, pack_context, pack_histogram
-from packhorse.prepare._counting import Counted, TaskCounts, count_task, counts_of, find_rows, make_tasks, rows_of_task
-from packhorse.prepare._groups import Grouped
-from packhorse.prepare._merging import (
-    Arrays,
-    Merged,
-    cut_chunks,
-    duplicate_error,
-    find_duplicate,
-    is_merged,
-    merge_task,
-)
+from packhorse.prepare._keys import gather_keys
+from packhorse.prepare._merging import Arrays, Merged, is_merged, merge_task
 from packhorse.prepare._spills import Spill, SpillTask, write_spill
 from packhorse.prepare._work import WorkFolder, plan_content, plan_of
+from packhorse.prepare.counting import Counted, TaskCounts, count_task, counts_of, find_rows, make_tasks, rows_of_task
+from packhorse.prepare.duplicates import cut_chunks, duplicate_error, find_duplicate
+from packhorse.prepare.groups.gathering import Grouped
 from packhorse.prepare.input import Opened
 from packhorse.prepare.records.inputs import write_inputs
-from packhorse.prepare.records.keys import gather_keys
 from packhorse.storage import Records
 
 _Task = TypeVar("_Task")
@@ -44,7 +37,7 @@ class Sort:
     """The engine that runs tasks."""
     progress: Progress
     """The display of progress."""
-    opened: Opened
+    rows: Opened
     """The rows to prepare, and their files."""
     options: PlanOptions
     """Options of the plan over these rows."""
@@ -62,9 +55,9 @@ class Sort:
     """Number of the version that the passes make."""
 
     @property
-    def read(self) -> Opened:
+    def sequences(self) -> Opened:
         """The sequences that were read, also if the rows are groups."""
-        return self.groups.read if self.groups else self.opened
+        return self.groups.sequences if self.groups else self.rows
 
     @property
     def _merged_before(self) -> PreparedDataset | None:
@@ -77,16 +70,16 @@ class Sort:
     @property
     def are_ids_given(self) -> bool:
         """Whether ids come from the input, in any order, so that an id may occur twice."""
-        return self.opened.columns.id is not None or self.opened.gives_ids
+        return self.rows.columns.id is not None or self.rows.gives_ids
 
     def count(self, work: WorkFolder | None = None) -> Counted:
         """Counts lengths: the first pass. It writes only records of finished tasks, and none without a work folder."""
-        rows = rows_of_task(self.opened.num_rows, self.options, self.engine.workers)
-        tasks = make_tasks(self.opened.ranges, self.options, work.rows_of_task(rows) if work else rows)
+        rows = rows_of_task(self.rows.num_rows, self.options, self.engine.workers)
+        tasks = make_tasks(self.rows.ranges, self.options, work.rows_of_task(rows) if work else rows)
         finished = work.records("counts", TaskCounts.content, TaskCounts.of) if work else None
         sizes = [task.num_rows for task in tasks]
         parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
-        self.opened.check_files()
+        self.rows.check_files()
         groups = self.groups.facts if self.groups else None
         return Counted.of(tasks, parts, self.options, before=self._merged_before, groups=groups)
 
@@ -126,14 +119,14 @@ class Sort:
         """
         groups = self.groups
         counted = self.count(work)
-        keys = gather_keys(folder, self.read, self.progress, self.before)
+        keys = gather_keys(folder, self.sequences, self.progress, self.before)
         arrays = Arrays.claimed(work.spills, counted, lists_over=groups is None)
         finished = work.records("filled", str, str)
         tasks = self._claim_spills(counted, work, finished)
         written = self._run("writing ids", write_spill, tasks, [task.source.num_rows for task in tasks], finished)
         plan = self._kept_plan(counted, work)  # tasks write spills in the meantime
         list(written)  # waits for them
-        self.opened.check_files()
+        self.rows.check_files()
         sums = self._merge(arrays, counted, [task.spill for task in tasks], work)
         if self.are_ids_given:
             self._check_unique(arrays, counted)
@@ -152,10 +145,10 @@ class Sort:
             Facts(
                 **facts,
                 source=source,
-                id_column=self.read.columns.id,
+                id_column=self.sequences.columns.id,
                 inputs=write_inputs(
                     folder,
-                    self.read,
+                    self.sequences,
                     counted.skipped,
                     self.before,
                     output=self.output,

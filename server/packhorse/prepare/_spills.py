@@ -1,6 +1,6 @@
 """The second pass: each task writes its ids as a spill, a set of files sorted by room, id and first token.
 
-Owns what a spill is, and writing one. Leaves counting, which must come first, to `_counting`, and merging spills to
+Owns what a spill is, and writing one. Leaves counting, which must come first, to `counting`, and merging spills to
 `_merging`.
 """
 
@@ -13,9 +13,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, PlanOptions, PreparedDataset, create_array
-from packhorse.prepare._counting import MOST_DENSE, CountTask, TaskCounts
+from packhorse.prepare._kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, fill_pool, sort_pairs
+from packhorse.prepare.counting import MOST_DENSE, CountTask, TaskCounts
 from packhorse.prepare.input import changed, map_array
-from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, fill_pool, sort_pairs
 from packhorse.storage import sync
 
 Entries = NDArray[np.uint32] | NDArray[np.int64]

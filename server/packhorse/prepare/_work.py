@@ -19,13 +19,13 @@ from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
 from packhorse.packing import PackingPlan
 from packhorse.parameters import parameter
-from packhorse.prepare.grouping import Grouping
+from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.input import Opened
 from packhorse.storage import JobRecord, Records, read_record, write_record
 
 _Result = TypeVar("_Result")
 
-_JOB, _PARTS = "job", "parts"
+_JOB, _SHARD_NAMES = "job", "parts"
 _START_OVER = "leave out " + parameter("resume", True) + " to start over"
 _REFUSALS = (ValueError, TypeError, ImportError, FileExistsError)
 """Errors of input or arguments, which the same call would meet again."""
@@ -59,12 +59,12 @@ class WorkFolder:
         return self._as_begun("merging_workers", wanted)
 
     @property
-    def parts(self) -> Records[str]:
+    def shard_names(self) -> Records[str]:
         """Names of the shards that `shard` prepares beside the output, each with a work folder of its own.
 
         These work folders are cleared together with this one.
         """
-        return self.records(_PARTS, save=str, load=str)
+        return self.records(_SHARD_NAMES, save=str, load=str)
 
     def _as_begun(self, name: str, wanted: int) -> int:
         """Returns a number that the first call wrote down; if there is none, writes `wanted` down."""
@@ -170,8 +170,8 @@ def _is_final(error: BaseException) -> bool:
 def _clear(folder: Path) -> None:
     """Removes everything in a work folder except the lock, and the work of the shards that it names."""
     with held_signals():
-        for name in WorkFolder(folder).parts.all():
-            _clear_part(folder.with_name(name))
+        for name in WorkFolder(folder).shard_names.all():
+            _clear_shard(folder.with_name(name))
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -179,7 +179,7 @@ def _clear(folder: Path) -> None:
                 path.unlink()
 
 
-def _clear_part(output: Path) -> None:
+def _clear_shard(output: Path) -> None:
     """Clears the work folder that a killed process left of a shard, unless another process works there now."""
     if output.with_name(f".{output.name}.work").is_dir():
         with suppress(BlockingIOError), locked(output) as folder:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,12 @@ from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Execution, Progress, open_engine, show_progress
 from packhorse.parameters import parameter
+from packhorse.prepare._keys import gather_keys
 from packhorse.prepare._work import record_of, working
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
-from packhorse.prepare.job import Job, default_workers, plan_and_columns
+from packhorse.prepare.job import Job, default_workers
+from packhorse.prepare.options import plan_and_columns
 from packhorse.prepare.pipeline import write_job
-from packhorse.prepare.records.keys import gather_keys
 from packhorse.prepare.records.names import name_of_inputs, paths_of_inputs
 from packhorse.storage import Records, hold_lock, refuse_url, replace_bytes
 from packhorse.topology import checked_integer
@@ -113,7 +114,7 @@ def shard(
     sources = paths_of_inputs(input)
     found = find_inputs(sources)
     opened = found.open(columns)
-    shards = _cut(root / name, found, opened, by, sequences)
+    shards = _shards_of(root / name, found, opened, by, sequences)
     if not (overwrite or execution.resume) and (there := [each.folder for each in shards if each.folder.exists()]):
         ways_out = parameter("resume", True) + ", or replace them by " + parameter("overwrite", True)
         raise FileExistsError(f"{there[0]} exists already; continue interrupted shards by " + ways_out)
@@ -135,7 +136,7 @@ def shard(
             execution=replace(execution, engine=None, workers=1, progress=execution.progress and workers == 1),
             overwrite=overwrite,
             digests=work.records("shards", save=str, load=str),
-            parts=work.parts,
+            shard_names=work.shard_names,
             keys=_whole_keys(work.path / "keys", opened, shown),
         )
         for each, manifest in zip(shards, engine.map(cutting.write, shards), strict=True):
@@ -189,6 +190,15 @@ class _Shard:
     """(length, id) of its sequences, in the order of the corpus: [n]."""
 
 
+class _KeyTable(NamedTuple):
+    """The table of all the corpus's keys, on disk."""
+
+    folder: Path
+    """The folder with the table's files."""
+    record: KeyRecord
+    """What a manifest says of the table."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Cutting:
     """What all shards have in common, and `write`, the task of one shard. It is pickled to other processes."""
@@ -207,10 +217,10 @@ class _Cutting:
     """Whether datasets with the shards' names may be replaced."""
     digests: Records[str]
     """Number of each shard that was begun → its digest; "" until it is finished."""
-    parts: Records[str]
+    shard_names: Records[str]
     """Number of each shard that was begun → its name."""
-    keys: tuple[Path, KeyRecord] | None
-    """The folder and record of the table of all the corpus's keys; None if it has none."""
+    keys: _KeyTable | None
+    """The table of all the corpus's keys; None if it has none."""
 
     def write(self, shard: _Shard) -> Manifest:
         """Prepares a shard and returns its manifest.
@@ -225,13 +235,13 @@ class _Cutting:
         overwrite = self.overwrite or begun is not None
         refuse_output(shard.folder, overwrite=overwrite)
         self.digests.add(shard.number, "")
-        self.parts.add(shard.number, shard.folder.name)
+        self.shard_names.add(shard.number, shard.folder.name)
         columns = InputColumns(length="length", id="id")
         held = open_held(shard.rows, columns, where=f"shard {shard.folder.name}")
         keys = None
         if self.keys is not None:
-            table, record = Keys.mapped(*self.keys), self.keys[1]
-            keys = KeyColumn(name=record.column, rows=partial(table.rows, shard.rows["id"]))
+            table = Keys.mapped(self.keys.folder, self.keys.record)
+            keys = KeyColumn(name=self.keys.record.column, rows=partial(table.rows, shard.rows["id"]))
         job = Job(
             folder=shard.folder,
             opened=replace(held, kind=self.kind, columns=self.columns, keys=keys),
@@ -245,7 +255,7 @@ class _Cutting:
         return manifest
 
 
-def _cut(prefix: Path, found: Found, opened: Opened, by: str | None, sequences: int | None) -> list[_Shard]:
+def _shards_of(prefix: Path, found: Found, opened: Opened, by: str | None, sequences: int | None) -> list[_Shard]:
     """Reads the whole input and returns its shards, whose folders begin with `prefix` and a hyphen."""
     batches = [batch for each in opened.ranges for batch in each.batches()]
     table = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
@@ -267,12 +277,12 @@ def _cut(prefix: Path, found: Found, opened: Opened, by: str | None, sequences: 
     ]
 
 
-def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> tuple[Path, KeyRecord] | None:
+def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> _KeyTable | None:
     """Writes the table of all the corpus's keys, from which each shard takes its own; returns None without keys."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     record = gather_keys(folder, opened, progress)
-    return None if record is None else (folder, record)
+    return None if record is None else _KeyTable(folder, record)
 
 
 def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64]]:

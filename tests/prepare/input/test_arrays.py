@@ -25,7 +25,7 @@ def test_no_two_threads_parse_a_header_at_once(tmp_path, monkeypatch):
             parsing.release()
 
     monkeypatch.setattr(np, "load", load)
-    monkeypatch.setattr("packhorse.prepare._counting._TASK_ROWS", 10)
+    monkeypatch.setattr("packhorse.prepare.counting._TASK_ROWS", 10)
     inputs = [tmp_path / f"{name}.npy" for name in range(4)]
     prepare(inputs, max_seq_len=128, output=tmp_path / "out", workers=4, progress=False)
     assert not met

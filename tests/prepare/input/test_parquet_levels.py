@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.prepare.input._columns import InputColumns
-from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.input.parquet import ParquetReader
-from packhorse.prepare.kernels import unpack_snappy
+from packhorse.prepare.input.parquet_pages._kernels import unpack_snappy
+from packhorse.prepare.input.parquet_pages.levels import UnknownPageError, list_column, list_lengths
 
 Lists = list[list[int | None] | None]
 

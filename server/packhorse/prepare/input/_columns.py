@@ -16,18 +16,13 @@ from packhorse.topology import checked_integer
 MOST_RESOURCE = 2**31 - 1
 """The most of one resource that a sequence may take."""
 
-
 _MOST_RESOURCES, _MOST_COST = 4, 2**42
-
 
 _RESOURCE = re.compile(r"([^=]+)=(.+?)(?::(\d*))?(?::(\d+))?")
 
-
 _USUAL_LENGTHS = ("length", "lengths", "num_tokens", "n_tokens", "token_count", "seq_len")
 
-
 _NUMBER_AT_END = re.compile(r":[-+.\d]+$")
-
 
 OnBadRow = Literal["error", "skip"]
 """Treatment of a row that cannot be planned."""

@@ -18,9 +18,10 @@ from packhorse.prepare.input._base import Opened, Reader
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._mds import MdsReader
 from packhorse.prepare.input._refused_kinds import HistogramRefusal, TextRefusal
+from packhorse.prepare.input._seqpack import SeqpackReader
 from packhorse.prepare.input._token_files import FlatReader, MegatronReader
 from packhorse.prepare.input.arrow import ArrowReader
-from packhorse.prepare.input.npy import NpyReader, SeqpackReader
+from packhorse.prepare.input.npy import NpyReader
 from packhorse.prepare.input.parquet import ParquetReader
 from packhorse.storage import check_plain
 

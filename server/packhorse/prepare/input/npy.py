@@ -1,10 +1,9 @@
 """NumPy files as input: an array of lengths, or of records with fields of lengths and ids.
 
-Owns the reader of such files, mapping an array file from a disk or a store, and the reader of seqpack's folders, whose
-pools are array files of ids. Arrays in a program's memory are in `held`.
+Owns the reader of such files, and mapping an array file from a disk or a store. Arrays in a program's memory are in
+`held`, and folders of seqpack, whose pools are array files of ids, in `_seqpack`.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,22 +14,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
 from packhorse.formats.arrow import listed
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed, first_bytes
-from packhorse.prepare.input._columns import InputColumns, refuse_columns
+from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._rows import RawRows, as_amounts
 from packhorse.storage import check_plain
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
 """Array files of prepared datasets, and a folder of them, which are not taken as lengths."""
 
-
+_MAGIC, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
+"""First bytes of an array file, and of one with several arrays."""
 _HEADER_BYTES = 1 << 16
 """Bytes at the beginning of an array in an object store that are read for its header."""
+
+PARSING = Lock()
+"""Held while NumPy parses a header: Python 3.11's parser fails if threads use it at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class NpyReader(WholeFiles):
     kind = "NumPy"
     takes = "a .npy file of lengths, or of records with fields of lengths and ids; a folder of them, or a pattern"
     suffixes = (".npy",)
-    magic = b"\x93NUMPY"
+    magic = _MAGIC
 
     def files(self, source: str) -> list[str]:
         """Returns the array files of a source; refuses those of a prepared dataset, which hold ids; see `Reader`."""
@@ -77,35 +79,6 @@ class NpyReader(WholeFiles):
             ranges += files[-1].ranges(NpyRows, columns, first_index)
             first_index += len(array)
         return Opened(kind=self.kind, ranges=ranges, files=files, columns=columns)
-
-
-class _StoredArray:
-    """An array in an object store, of which slices are read, as if it were an array in memory with one axis."""
-
-    def __init__(self, url: str) -> None:
-        self._object = StoredObject(url)
-        header = BytesIO(self._object.read(0, min(_HEADER_BYTES, self._object.size_bytes)))
-        version = np.lib.format.read_magic(header)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        with PARSING:
-            self.shape, _, self.dtype = read(header)
-        self.ndim = len(self.shape)
-        self._first_byte = header.tell()
-        if self.dtype.hasobject:
-            raise ValueError("it holds Python objects")
-        if self._first_byte + int(np.prod(self.shape)) * self.dtype.itemsize > self._object.size_bytes:
-            raise ValueError("it ends before its last element")
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
-
-    def __getitem__(self, some: slice) -> NDArray[Any]:
-        first, stop, _ = some.indices(len(self))
-        offsets = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
-        return np.frombuffer(self._object.read(*offsets), self.dtype)
-
-
-_MAGIC, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
 
 
 def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
@@ -183,70 +156,30 @@ def array_rows(
             yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups, resources=resources)
 
 
-_COUNTS, _POOLS = "counts.json", "pools"
+class _StoredArray:
+    """An array in an object store, of which slices are read, as if it were an array in memory with one axis."""
 
+    def __init__(self, url: str) -> None:
+        self._object = StoredObject(url)
+        header = BytesIO(self._object.read(0, min(_HEADER_BYTES, self._object.size_bytes)))
+        version = np.lib.format.read_magic(header)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        with PARSING:
+            self.shape, _, self.dtype = read(header)
+        self.ndim = len(self.shape)
+        self._first_byte = header.tell()
+        if self.dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        if self._first_byte + int(np.prod(self.shape)) * self.dtype.itemsize > self._object.size_bytes:
+            raise ValueError("it ends before its last element")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeqpackRows(RowRange):
-    """Consecutive ids of one pool file of seqpack."""
+    def __len__(self) -> int:
+        return int(self.shape[0])
 
-    length: int
-    """Length in tokens of all sequences in the pool."""
-
-    def _read(self) -> Iterator[RawRows]:
-        ids = map_array(self.path)
-        end = self.first_row + self.num_rows
-        if len(ids) < end:
-            raise changed(self.path)
-        for begin in range(self.first_row, end, BATCH_ROWS):
-            some = np.array(ids[begin : min(begin + BATCH_ROWS, end)])
-            yield RawRows(np.full(len(some), self.length), ids=some)
-
-
-class SeqpackReader(WholeFiles):
-    """Reads a folder that seqpack prepared: the ids of its pools, with the pools' lengths."""
-
-    kind = "seqpack"
-    takes = "one folder that seqpack.prepare wrote; --id-column names the column that its ids came from, if any"
-    is_alone = True
-    suffixes = (_COUNTS,)
-
-    def recognises(self, path: str) -> bool:
-        """Returns whether a path is a folder in seqpack's layout on a disk; see `Reader`."""
-        return not is_url(path) and is_seqpack_layout(Path(path)) and os.path.isfile(os.path.join(path, _COUNTS))
-
-    def files(self, source: str) -> list[str]:
-        """Returns counts.json only, which stands for the whole folder; see `Reader`."""
-        return super().files(os.path.join(source, _COUNTS))
-
-    def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """Returns the pool files; see `Reader`."""
-        return [str(path) for counts in paths for path in sorted((Path(counts).parent / _POOLS).glob("*.npy"))]
-
-    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """Returns ranges for each pool file, by ascending length; see `Reader`."""
-        (counts,) = paths
-        if columns.resources:
-            refuse_columns(counts, "of a folder of seqpack", columns)
-        if columns.length is not None:
-            raise ValueError(
-                f"{counts} is of a folder of seqpack, which has no columns: leave out " + parameter("length_column")
-            )
-        folder = Path(counts).parent
-        _, _, _, pools = load_seqpack_layout(folder)
-        ranges: list[RowRange] = []
-        files: list[InputFile] = []
-        first_index = 0
-        for length, ids in sorted(pools.items()):
-            path = str(folder / _POOLS / f"{length}.npy")
-            files.append(InputFile(path=path, stamp=FileStamp.of(path), num_rows=len(ids)))
-            ranges += files[-1].ranges(SeqpackRows, columns, first_index, length=length)
-            first_index += len(ids)
-        return Opened(kind=self.kind, ranges=ranges, files=files, columns=columns, gives_ids=True)
-
-
-PARSING = Lock()
-"""Held while NumPy parses a header: Python 3.11's parser fails if threads use it at the same time."""
+    def __getitem__(self, some: slice) -> NDArray[Any]:
+        first, stop, _ = some.indices(len(self))
+        offsets = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
+        return np.frombuffer(self._object.read(*offsets), self.dtype)
 
 
 def map_array(path: str | Path, *, writable: bool = False) -> NDArray[Any]:

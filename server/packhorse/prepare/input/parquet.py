@@ -1,7 +1,7 @@
 """Parquet files as input: a column of lengths, or of lists of tokens; cut by row groups.
 
-Owns the reader. Leaves the lengths of lists, which are read without their tokens, to `_parquet_levels`, and Arrow's
-arrays to `_arrow_rows`.
+Owns the reader. Leaves the lengths of lists, which are read without their tokens, to `parquet_pages.levels`, and
+Arrow's arrays to `_arrow_rows`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, cut, is_wide
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import keys_of_files
-from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.input._rows import RawRows
 from packhorse.prepare.input._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
+from packhorse.prepare.input.parquet_pages.levels import UnknownPageError, list_column, list_lengths
 
 _WIDE = ("int64", "uint64", "uint32")
 """Arrow types of integers with values that are too large for token ids."""

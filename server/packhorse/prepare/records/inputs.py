@@ -1,7 +1,7 @@
 """The manifest's `Inputs`: the files that were read, the rows that were skipped, and what tokenizing had left out.
 
 Owns collecting them, also over versions, and which lists are in the manifest or in files beside it. Where the tokens
-are is in `_tokens`, and keys are in `keys`; reading the input is in `packhorse.prepare.input`.
+are is in `_tokens`, and keys are in `prepare/_keys`; reading the input is in `packhorse.prepare.input`.
 """
 
 import os

@@ -15,7 +15,6 @@ from packhorse.parameters import parameter
 Source = str | os.PathLike[str]
 """An input: a file, a folder, a pattern, or the URL of one in an object store."""
 
-
 _MOST_NAMES = 8
 """The most inputs that the manifest's `source` names."""
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from packhorse.dataset import OverLengthLedger, PlanOptions, PreparedDataset, SequenceFacts
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import parameter
+from packhorse.prepare._kernels import add_lengths
 from packhorse.prepare.input import Batch, RowRange
-from packhorse.prepare.kernels import add_lengths
 
 RoomCounts = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Distinct rooms, ascending, and the number of entries with each room: int64 [D] both."""
@@ -188,11 +188,7 @@ def count_task(task: CountTask) -> TaskCounts:
             continue
         longest = int(lengths.max())
         if is_split and longest > LONGEST_SPLIT:
-            at = int(np.argmax(lengths > LONGEST_SPLIT))
-            raise ValueError(
-                f"{without_secrets(path)}: row {batch.row(at)} has {int(lengths[at])} tokens; sequences of up "
-                f"to {LONGEST_SPLIT} can be split: repair the length, or choose " + parameter("over_length", "drop")
-            )
+            raise _too_long_to_split(batch, path)
         if min(longest, limit) < MOST_DENSE:
             histogram = grown(histogram, min(longest, limit) + 1)
             num_over_here = add_lengths(lengths, limit, is_split, histogram)
@@ -212,16 +208,14 @@ def count_task(task: CountTask) -> TaskCounts:
                 ids = ids[~over]
         if len(ids):
             id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
-    present = np.flatnonzero(histogram)  # from here on: the distinct lengths, and `numbers` of sequences of each
-    numbers = np.concatenate((histogram[present], np.fromiter(sparse.values(), np.int64, len(sparse))))
-    present = np.concatenate((present, np.fromiter(sparse, np.int64, len(sparse))))
-    rooms, group = np.unique(options.rooms.room(present), return_inverse=True)
-    counts = np.zeros(len(rooms), dtype=np.int64)
-    np.add.at(counts, group, numbers)
+    dense = np.flatnonzero(histogram)
+    planned = np.concatenate((dense, np.fromiter(sparse, np.int64, len(sparse))))  # distinct lengths
+    numbers = np.concatenate((histogram[dense], np.fromiter(sparse.values(), np.int64, len(sparse))))
+    rooms, counts = _added((options.rooms.room(planned), numbers))
     return TaskCounts(
         rooms=rooms,
         counts=counts,
-        facts=LengthFacts.of(present, numbers),
+        facts=LengthFacts.of(planned, numbers),
         id_low=id_low,
         id_high=id_high,
         num_over=num_over,
@@ -230,6 +224,15 @@ def count_task(task: CountTask) -> TaskCounts:
         longest_over=longest_over,
         first_over=first_over,
         skipped=tuple(skipped),
+    )
+
+
+def _too_long_to_split(batch: Batch, path: str) -> ValueError:
+    """Returns the error for the first sequence of a batch that is longer than any that is split."""
+    at = int(np.argmax(batch.lengths > LONGEST_SPLIT))
+    return ValueError(
+        f"{without_secrets(path)}: row {batch.row(at)} has {int(batch.lengths[at])} tokens; sequences of up "
+        f"to {LONGEST_SPLIT} can be split: repair the length, or choose " + parameter("over_length", "drop")
     )
 
 
@@ -335,7 +338,7 @@ class Counted:
             raise ValueError(
                 f"all {sum(task.num_rows for task in tasks):,} rows are bad, so nothing is left to prepare"
             )
-        rooms, counts = _merged(counts_of(before), *((part.rooms, part.counts) for part in planned))
+        rooms, counts = _added(counts_of(before), *((part.rooms, part.counts) for part in planned))
         low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
         sums = sum((part.facts for part in parts), LengthFacts())
         start_dtypes = {_start_dtype(parts, options)}
@@ -453,12 +456,12 @@ def id_range(before: PreparedDataset) -> tuple[int, int]:
     return int(before.pool[before.plan.pool_starts].min()), int(before.pool[ends - 1].max())
 
 
-def _merged(*parts: RoomCounts) -> RoomCounts:
-    """Returns the sum of several counts by room."""
+def _added(*parts: RoomCounts) -> RoomCounts:
+    """Returns the sum of several counts by room; in each, rooms may be in any order and repeat."""
     all_rooms = np.concatenate([rooms for rooms, _ in parts])
-    rooms, group = np.unique(all_rooms, return_inverse=True)
+    rooms, which = np.unique(all_rooms, return_inverse=True)
     counts = np.zeros(len(rooms), dtype=np.int64)
-    np.add.at(counts, group, np.concatenate([counts for _, counts in parts]))
+    np.add.at(counts, which, np.concatenate([counts for _, counts in parts]))
     return rooms, counts
 
 

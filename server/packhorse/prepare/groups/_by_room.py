@@ -1,6 +1,6 @@
 """A sum or maximum for each room: `ByRoom`, an array for short rooms and a dict for long ones.
 
-Its memory depends on the rooms that occur, not on the longest that may. Counting the rooms of a task is in `_counting`.
+Its memory depends on the rooms that occur, not on the longest that may. Counting the rooms of a task is in `counting`.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.prepare._counting import MOST_DENSE, grown
+from packhorse.prepare.counting import MOST_DENSE, grown
 
 
 class ByRoom:

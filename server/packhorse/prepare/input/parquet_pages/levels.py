@@ -5,9 +5,9 @@ and a definition level, which distinguishes values from empty and null lists. Bo
 of a page, run-length encoded, so that a list of 500 tokens takes a few bytes. Only the beginning of a compressed page
 is decompressed.
 
-Owns the layout of pages (parquet-format, `PageHeader` in Thrift's compact protocol), and finding a page's levels. The
-loop over levels is in `prepare/kernels`. If a page is of an unknown form or damaged, `UnknownPageError` tells `parquet`
-to let pyarrow read the row group as a whole, or say what is wrong.
+Owns the layout of pages (`PageHeader` in parquet-format), and finding a page's levels. The loop over levels is in
+`_kernels`, and Thrift's compact protocol in `_thrift`. If a page is of an unknown form or damaged, `UnknownPageError`
+tells `input/parquet` to let pyarrow read the row group as a whole, or say what is wrong.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.prepare.kernels import add_lists, unpack_snappy
+from packhorse.prepare.input.parquet_pages._kernels import add_lists, unpack_snappy
+from packhorse.prepare.input.parquet_pages._thrift import CompactStruct, UnreadableStructError
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 """Types of pages, as `PageType` in parquet-format numbers them."""
 _RLE = 3
 """The encoding of levels that is known here, as `Encoding` in parquet-format numbers it."""
+_KIND, _UNPACKED_BYTES, _PACKED_BYTES, _HEADER_OF_DATA, _HEADER_OF_DATA_V2 = 1, 2, 3, 5, 8
+"""Numbers of the fields of a `PageHeader` in parquet-format."""
+_NUM_VALUES = 1
+"""Number of this field in both kinds of headers of data."""
+_DEFINITION_ENCODING, _REPETITION_ENCODING = 3, 4
+"""Numbers of the fields of a `DataPageHeader`."""
+_DEFINITION_BYTES, _REPETITION_BYTES = 5, 6
+"""Numbers of the fields of a `DataPageHeaderV2`."""
 _STREAMED = {"ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
 """Codec of Parquet → pyarrow's name, for codecs that can decompress a beginning."""
 _HEAD_BYTES = 1 << 12
@@ -129,17 +138,22 @@ def _pages(data: NDArray[np.uint8], chunk: Any) -> Iterator[_Page]:
 
 
 def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
-    """Reads the header of the page at a byte of the file; the numbers below are those of fields in parquet-format."""
-    header, begin = _Compact(data, at, end).read_struct()
-    kind, unpacked, packed = header.get(1), header.get(2), header.get(3)
+    """Reads the header of the page at a byte of the file."""
+    try:
+        header, begin = CompactStruct(data, at, end).read()
+    except UnreadableStructError:
+        raise UnknownPageError from None
+    kind, unpacked, packed = (header.get(number) for number in (_KIND, _UNPACKED_BYTES, _PACKED_BYTES))
     if not (isinstance(unpacked, int) and isinstance(packed, int) and unpacked >= 0 and 0 <= packed <= end - begin):
         raise UnknownPageError
     if kind == _DATA:
-        inner = header.get(5, {})
-        return _Page(kind, inner.get(1, 0), begin, packed, unpacked, None, inner.get(3) == inner.get(4) == _RLE)
+        inner = header.get(_HEADER_OF_DATA, {})
+        is_rle = inner.get(_DEFINITION_ENCODING) == inner.get(_REPETITION_ENCODING) == _RLE
+        return _Page(kind, inner.get(_NUM_VALUES, 0), begin, packed, unpacked, None, is_rle)
     if kind == _DATA_V2:
-        inner = header.get(8, {})
-        return _Page(kind, inner.get(1, 0), begin, packed, unpacked, (inner.get(6, 0), inner.get(5, 0)), True)
+        inner = header.get(_HEADER_OF_DATA_V2, {})
+        levels = inner.get(_REPETITION_BYTES, 0), inner.get(_DEFINITION_BYTES, 0)
+        return _Page(kind, inner.get(_NUM_VALUES, 0), begin, packed, unpacked, levels, True)
     if kind == _DICTIONARY:
         return _Page(kind, 0, begin, packed, unpacked, None, True)
     raise UnknownPageError
@@ -196,77 +210,3 @@ def _beginning(body: NDArray[np.uint8], codec: str, wanted: int, unpacked_bytes:
     except (pa.ArrowException, OSError):
         raise UnknownPageError from None
     raise UnknownPageError
-
-
-class _Compact:
-    """Reads a struct in Thrift's compact protocol as {field number: value}.
-
-    Values are integers, booleans and structs; a float or a string is passed over, and its value is None.
-    """
-
-    _MOST_DEPTH = 8
-
-    def __init__(self, data: NDArray[np.uint8], at: int, end: int) -> None:
-        self._data = data[at : min(end, at + (1 << 16))].tobytes()  # enough for a header with statistics
-        self._begin, self._at = at, 0
-
-    def read_struct(self) -> tuple[dict[int, Any], int]:
-        """Returns the struct, and the byte of the file after it."""
-        try:
-            return self._struct(0), self._begin + self._at
-        except IndexError:
-            raise UnknownPageError from None
-
-    def _struct(self, depth: int) -> dict[int, Any]:
-        """Reads fields up to the end of a struct; a field's first byte has its type, and the step to its number."""
-        if depth > self._MOST_DEPTH:
-            raise UnknownPageError
-        found: dict[int, Any] = {}
-        number = 0
-        while True:
-            lead = self._byte()
-            if lead == 0:
-                return found
-            kind = lead & 15
-            number = number + (lead >> 4) if lead >> 4 else self._zigzag()
-            found[number] = self._value(kind, depth)
-
-    def _value(self, kind: int, depth: int) -> Any:
-        """Reads a value of a type, as Thrift's compact protocol numbers types."""
-        match kind:
-            case 1 | 2:
-                return kind == 1
-            case 3:
-                return self._byte()
-            case 4 | 5 | 6:
-                return self._zigzag()
-            case 7:
-                self._at += 8
-            case 8:
-                size = self._varint()
-                self._at += size
-            case 12:
-                return self._struct(depth + 1)
-            case _:
-                raise UnknownPageError  # lists, sets and maps: no page header has one
-        return None
-
-    def _byte(self) -> int:
-        value = self._data[self._at]
-        self._at += 1
-        return value
-
-    def _varint(self) -> int:
-        """Reads a number with seven bits in each byte, the lowest first."""
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-            shift += 7
-
-    def _zigzag(self) -> int:
-        """Reads a signed number, whose sign is the lowest bit."""
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)

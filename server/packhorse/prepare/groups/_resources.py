@@ -29,7 +29,6 @@ from packhorse.prepare.input import Resource
 _ROWS_KEPT = 1 << 21
 """Sizes that are collected before equal ones are joined."""
 
-
 MOST_COST_OF_BIN = 2**42
 """The most that the resources of a bin may cost: an optimizer step has up to 2^20 bins, and its costs are summed in 64
 bits."""

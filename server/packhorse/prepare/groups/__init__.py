@@ -1,0 +1,1 @@
+"""Groups of sequences that are planned as one item: what a user says of them, reading them whole, their tables."""

@@ -1,0 +1,96 @@
+"""Facts of the members of all groups that fit a bin, added up while the groups are read in order.
+
+Owns sums, ranges and orders of the members' ids, lengths and first tokens. Which groups fit is in `_tally`.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import OverLengthLedger, SequenceFacts
+from packhorse.prepare.counting import IdType, LengthFacts, exact_sum, facts_of, stored_dtype
+from packhorse.prepare.groups._by_room import ByRoom
+from packhorse.wire import ids_sum
+
+
+class MemberFacts:
+    """Facts of the members that were added up to now: sequences, or pieces of sequences."""
+
+    def __init__(self) -> None:
+        self.num_members = 0
+        self.ids_ascend = True
+        """Whether ids ascend from member to member; of pieces of one sequence, only the first counts."""
+        self._last_id = -(2**63)
+        self._sums = LengthFacts()
+        self._ids_sum = (0, 0)
+        self._id_range = (2**63 - 1, -(2**63))
+        self._rooms = ByRoom(np.add)
+        """Room of a member → number of members."""
+        self._first_tokens = [np.empty((0, 2), dtype=np.int64)]
+        """(index of the member, its first token) of members whose first token is not 0: a list of int64 [n, 2]."""
+
+    def add(
+        self,
+        members: NDArray[np.int64],
+        rooms: NDArray[np.int64],
+        first_tokens: NDArray[np.int64] | None,
+        *,
+        shares_prefixes: bool,
+    ) -> None:
+        """Adds the members of some groups.
+
+        Args:
+            members: (id, length) of each: int64 [n, 2].
+            rooms: room of each: int64 [n].
+            first_tokens: first token of each in its sequence: int64 [n]; None if all are 0.
+            shares_prefixes: as in `WholeGroups`.
+        """
+        if not len(members):
+            return
+        ids = np.ascontiguousarray(members[:, 0])
+        a, b = ids_sum(ids, first_tokens)
+        self._ids_sum = ((self._ids_sum[0] + a) % 2**64, (self._ids_sum[1] + b) % 2**64)
+        if first_tokens is not None:
+            # Later pieces repeat their sequence's id, so only first pieces tell whether ids ascend.
+            later = np.flatnonzero(first_tokens)
+            self._first_tokens.append(np.stack((self.num_members + later, first_tokens[later]), axis=1))
+            ids = ids if shares_prefixes else ids[first_tokens == 0]
+        self._rooms.put(rooms, 1)
+        self.num_members += len(members)
+        self._sums += LengthFacts.of(members[:, 1], np.ones(len(members), dtype=np.int64))
+        if len(ids):
+            self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))
+            self.ids_ascend &= int(ids[0]) > self._last_id and bool((ids[1:] > ids[:-1]).all())
+            self._last_id = int(ids[-1])
+
+    def in_manifest(self, over_length: OverLengthLedger) -> SequenceFacts:
+        """Returns the facts as the manifest has them; `over_length` counts the over-long sequences."""
+        counts = self._rooms.numbers()
+        facts = facts_of(
+            np.fromiter(counts, np.int64, len(counts)),
+            np.fromiter(counts.values(), np.int64, len(counts)),
+            self._sums,
+            id_range=self._id_range,
+            start_dtype=self._start_dtype(),
+            over_length=over_length,
+        )
+        return replace(facts, ids_sum_a=self._ids_sum[0], ids_sum_b=self._ids_sum[1])
+
+    def first_tokens(self) -> NDArray[np.integer] | None:
+        """Returns the first token of every member in its sequence: uint32 or int64 [n]; None if all are 0."""
+        dtype = self._start_dtype()
+        if dtype is None:
+            return None
+        not_zero = np.concatenate(self._first_tokens)
+        first_tokens = np.zeros(self.num_members, dtype=dtype)
+        first_tokens[not_zero[:, 0]] = not_zero[:, 1]
+        return first_tokens
+
+    def shared_tokens(self) -> int:
+        """Returns the number of tokens that take no room, because another sequence of their group has them."""
+        return sum(exact_sum(some[:, 1]) for some in self._first_tokens)
+
+    def _start_dtype(self) -> IdType | None:
+        last = max(int(some[:, 1].max(initial=0)) for some in self._first_tokens)
+        return stored_dtype(0, last) if last else None

@@ -1,0 +1,205 @@
+"""The groups of an input, counted while they are read in order, and their tables written.
+
+Owns `GroupTally`: which groups fit a bin, and what the over-length policy does with the others. Leaves facts of the
+members that fit to `_member_facts`, messages to `_refusals`, and reading whole groups to `_whole_groups`.
+"""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import (
+    GROUPS,
+    MEMBERS,
+    RESOURCES,
+    OverLengthLedger,
+    PlanOptions,
+    PreparedDataset,
+    growing_array,
+)
+from packhorse.jobs import Progress
+from packhorse.parameters import parameter
+from packhorse.prepare.counting import LONGEST_SPLIT, exact_sum
+from packhorse.prepare.groups._by_room import ByRoom
+from packhorse.prepare.groups._member_facts import MemberFacts
+from packhorse.prepare.groups._refusals import unfit
+from packhorse.prepare.groups._resources import SizeCounts
+from packhorse.prepare.groups._whole_groups import WholeGroups, groups_of_version, whole_groups
+from packhorse.prepare.groups.grouping import Grouping
+from packhorse.prepare.input import Opened, Resource
+from packhorse.topology.choices import counted
+
+
+class _Added(NamedTuple):
+    """What came of some groups: which fit a bin, and the members of these."""
+
+    is_kept: NDArray[np.bool_]
+    """Whether each group fits: bool [G]."""
+    ends: NDArray[np.int64]
+    """Where the members of each group that fits end in members.npy: int64 [kept]."""
+    members: NDArray[np.int64]
+    """(id, length) of these members: int64 [n, 2]."""
+
+
+class GroupTally:
+    """Counts groups while they are read in order, and notes those that do not fit a bin."""
+
+    def __init__(self, options: PlanOptions, before: PreparedDataset | None, resources: tuple[Resource, ...]) -> None:
+        self._options, self._before = options, before
+        self.sizes = SizeCounts(resources, options.max_seq_len)
+        self.called = "group"
+        """The word for a group in messages; "sequence" if each row is a group."""
+        self.num_groups = self.num_dropped = 0
+        self.members = MemberFacts()
+        """Facts of the members of all groups that fit."""
+        self.most_by_room = ByRoom(np.maximum)
+        """Room of a group → most members in one group."""
+        self.ledger = before.manifest.over_length if before else OverLengthLedger()
+        self.over = [before.over_length()] if before else []
+        """(id, length) of the sequences that were split, or whose group was left out: a list of int64 [n, 2]."""
+        self._uncut = ""
+        """The reason why a sequence does not fit a bin and cannot be split, for the first such one; empty without any.
+        """
+        self.dropped = [np.empty(0, dtype=np.int64) if before is None else before.dropped_groups()]
+        """Numbers, as the input gives them, of groups that were left out: a list of int64 [n]."""
+        self.numbers = [*self.dropped]
+        """Numbers, as the input gives them, of all groups, left out or not: a list of int64 [n]."""
+
+    def read(self, opened: Opened, grouping: Grouping, folder: Path, progress: Progress) -> int:
+        """Counts the groups of the version before and of the input, and writes the tables of groups and members.
+
+        Returns:
+            Number of groups in the version before.
+        """
+        with (
+            growing_array(folder / GROUPS, "int64", 2) as add_groups,
+            growing_array(folder / MEMBERS, "int64", 2) as add_members,
+            ExitStack() as files,
+            progress.task("gathering groups", opened.num_rows, "sequences") as advance,
+        ):
+            num_resources = len(self.sizes.resources)
+            if num_resources:
+                add_amounts = files.enter_context(growing_array(folder / RESOURCES, "uint32", num_resources))
+            if grouping.size == 1:
+                self.called = "sequence"
+
+            def add(rows: WholeGroups) -> None:
+                """Counts some groups, and appends those that fit to the tables."""
+                added = self._add(rows)
+                add_groups(np.stack((rows.numbers[added.is_kept], added.ends), axis=1))
+                add_members(added.members)
+                if num_resources:
+                    add_amounts(rows.resources[np.repeat(added.is_kept, rows.sizes)])
+                if grouping.size is None:
+                    self.numbers.append(rows.numbers)
+                    self.dropped.append(rows.numbers[~added.is_kept])
+
+            for rows in groups_of_version(self._before):
+                add(rows)
+            num_before = self.num_groups
+            tokens = grouping.tokens()
+            for rows in whole_groups(opened.ranges, grouping):
+                if tokens is not None:
+                    add(rows.sharing_prefixes(tokens))
+                else:
+                    add(self._in_pieces(rows) if self._options.over_length == "split" else rows)
+                advance(len(rows.lengths))
+        if self._uncut:
+            raise ValueError(
+                self._uncut
+                + f", and cannot be split (in all: {counted(self.num_dropped, 'such row')}); raise "
+                + parameter("max_seq_len")
+                + " or the cap, leave such rows out of the input, or choose "
+                + parameter("over_length", "drop")
+                + ", which also leaves out long text"
+            )
+        return num_before
+
+    def _in_pieces(self, rows: WholeGroups) -> WholeGroups:
+        """Splits the over-long sequences that take nothing of any resource, and adds them to the ledger."""
+        longest = self._options.rooms.longest
+        is_cut = (rows.lengths > longest) & ~rows.resources.any(axis=1)
+        if not is_cut.any():
+            return rows
+        members = np.stack((rows.ids, rows.lengths), axis=1)[is_cut]
+        if (most := int(members[:, 1].max())) > LONGEST_SPLIT:
+            at = int(np.argmax(is_cut & (rows.lengths == most)))
+            raise ValueError(
+                f"sequence {rows.ids[at]} (row {rows.row(at)}) has {most} tokens; sequences of up to "
+                f"{LONGEST_SPLIT} can be split: repair the length, or choose " + parameter("over_length", "drop")
+            )
+        pieces = rows.cut(is_cut, longest)
+        self.over.append(members)
+        self.ledger += OverLengthLedger(
+            sequences=len(members),
+            source_tokens=exact_sum(members[:, 1]),
+            # Rows that were not cut are in both numbers.
+            pieces=len(pieces.lengths) - len(rows.lengths) + len(members),
+        )
+        return pieces
+
+    def _add(self, rows: WholeGroups) -> _Added:
+        """Counts some groups; those that do not fit a bin are left out."""
+        limit = self._options.rooms.longest_length + 1
+        num_members = rows.sizes
+        # Lengths are clipped so that sums do not overflow: a column may hold anything up to 2^63.
+        rooms = self._options.rooms.room(np.minimum(rows.lengths, limit))
+        group_rooms = np.add.reduceat(rooms, rows.starts)
+        amounts = np.add.reduceat(rows.resources, rows.starts)
+        group_sizes = self.sizes.sizes_of(group_rooms, amounts)
+        is_kept = np.asarray((group_sizes <= self.sizes.capacities).all(axis=1))
+        members, first_tokens = np.stack((rows.ids, rows.lengths), axis=1), rows.first_tokens
+        if not is_kept.all():
+            self._leave_out(rows, is_kept, group_sizes, num_members)
+            self.num_dropped += int((~is_kept).sum())
+            is_member = np.repeat(is_kept, num_members)
+            members, rooms = members[is_member], rooms[is_member]
+            first_tokens = None if first_tokens is None else first_tokens[is_member]
+        num_members = num_members[is_kept]
+        ends = self.members.num_members + np.cumsum(num_members)
+        self.num_groups += int(is_kept.sum())
+        if self.sizes.resources:
+            self.sizes.add(group_sizes[is_kept], amounts[is_kept], num_members)
+        self.most_by_room.put(group_rooms[is_kept], num_members)
+        self.members.add(members, rooms, first_tokens, shares_prefixes=rows.shares_prefixes)
+        return _Added(is_kept, ends, members)
+
+    def _leave_out(
+        self, rows: WholeGroups, is_kept: NDArray[np.bool_], takes: NDArray[np.int64], num_members: NDArray[np.int64]
+    ) -> None:
+        """Treats groups that do not fit a bin: "drop" enters them in the ledger, "error" refuses the first.
+
+        "split" only notes the reason for the first: `read` refuses at the end, with the number of all of them.
+
+        Args:
+            rows: some groups.
+            is_kept: whether each fits: bool [G].
+            takes: the size of each, tokens and then resources with a cap: int64 [G, d].
+            num_members: number of members of each: int64 [G].
+        """
+        if self._options.over_length == "drop":
+            is_out = np.repeat(~is_kept, num_members)
+            lengths = rows.source_lengths
+            tokens = exact_sum(lengths[is_out])
+            over_cap = int(num_members[~is_kept & (takes[:, 0] <= self._options.max_seq_len)].sum())
+            self.over.append(np.stack((rows.ids, lengths), axis=1)[is_out])
+            self.ledger += OverLengthLedger(
+                sequences=int(is_out.sum()), source_tokens=tokens, tokens=tokens, over_cap=over_cap
+            )
+            return
+        first = int(np.argmin(is_kept))
+        said = unfit(
+            rows,
+            first,
+            takes[first],
+            int(num_members[first]),
+            options=self._options,
+            sizes=self.sizes,
+            called=self.called,
+        )
+        if self._options.over_length == "error":
+            raise ValueError(said.why + "; " + said.way_out)
+        self._uncut = self._uncut or said.why

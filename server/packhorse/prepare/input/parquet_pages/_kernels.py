@@ -1,0 +1,164 @@
+"""The compiled loops over a page of a Parquet file, without the GIL: counting lists, and decompressing a beginning.
+
+Owns loops only; arguments are trusted. What a page is, and where its levels are, is in `levels`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from packhorse.compiling import kernel
+
+
+@kernel
+def add_lists(
+    data: Any,
+    ends: Any,
+    width: int,
+    null_level: int,
+    num_values: int,
+    lengths: Any,
+    is_null: Any,
+    row: int,
+) -> int:
+    """Counts the values of one Parquet page into the lengths of their lists.
+
+    Each value has a repetition level (0: it begins the next row) and a definition level (a value, an empty list or a
+    null list). Levels are in runs: either one level with its number of repeats, or groups of eight bit-packed levels.
+    If both levels of the next values are repeated, all these values are counted at once. This is one function because
+    it takes twice the time if cut in two.
+
+    Args:
+        data: uint8, the page with its levels.
+        ends: int64 [4]: where repetition levels (1 bit each) begin and end in `data`, then the same for definition
+            levels.
+        width: bits of a definition level, at most 2.
+        null_level: the definition level of an empty list. Lower levels are null lists, higher ones are values.
+        num_values: levels of each kind in the page: one for each value, and one for each null or empty list.
+        lengths: int64 [rows], added to.
+        is_null: bool [rows], set to True for null lists.
+        row: the row of the last value before this page; -1 for the first page.
+
+    Returns:
+        The row of the last value; -2 if the page is damaged.
+    """
+    at = np.array([ends[0], ends[2]])  # the next byte: [0] of repetition levels, [1] of definition levels, as below
+    stop = np.array([ends[1], ends[3]])  # where their bytes end
+    left = np.zeros(2, dtype=np.int64)  # levels left in the current run
+    value = np.zeros(2, dtype=np.int64)  # the level that the run repeats
+    bit = np.full(2, -1)  # the number of the next packed level's first bit; -1 in a run that repeats one level
+    done = 0
+    while done < num_values:
+        for which in range(2):
+            if left[which]:
+                continue
+            header: Any = 0  # a number of seven bits a byte; its lowest bit tells the two kinds of runs apart
+            shift = 0
+            while True:
+                if at[which] >= stop[which] or shift > 35:
+                    return -2
+                byte = np.int64(data[at[which]])
+                at[which] += 1
+                header |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            left[which] = header >> 1
+            if header & 1:  # packed levels
+                bits = 1 if which == 0 else width
+                bit[which] = at[which] * 8
+                at[which] += left[which] * bits
+                left[which] *= 8
+            else:
+                if at[which] >= stop[which]:
+                    return -2
+                bit[which] = -1
+                value[which] = np.int64(data[at[which]])
+                at[which] += 1
+            if left[which] == 0 or at[which] > stop[which]:
+                return -2
+        count = min(left[0], left[1], num_values - done)
+        if bit[0] < 0 and value[0] == 1 and bit[1] < 0:
+            if row < 0 or value[1] <= null_level:
+                return -2
+            lengths[row] += count
+        else:
+            for _ in range(count):
+                repetition, definition = value[0], value[1]
+                if bit[0] >= 0:
+                    repetition = (np.int64(data[bit[0] >> 3]) >> (bit[0] & 7)) & 1
+                    bit[0] += 1
+                if bit[1] >= 0:
+                    definition = 0
+                    for i in range(width):
+                        definition |= ((np.int64(data[bit[1] >> 3]) >> (bit[1] & 7)) & 1) << i
+                        bit[1] += 1
+                if repetition == 0:
+                    row += 1
+                if row < 0 or row >= len(lengths):
+                    return -2
+                if definition > null_level:
+                    lengths[row] += 1
+                elif repetition != 0:
+                    return -2
+                elif definition < null_level:
+                    is_null[row] = True
+        left[0] -= count
+        left[1] -= count
+        done += count
+    return row
+
+
+@kernel
+def unpack_snappy(data: Any, out: Any) -> int:
+    """Decompresses the beginning of a raw Snappy block into `out`; returns the bytes written, or -1 if it is damaged.
+
+    A block is a sequence of elements, each with a tag in its first byte: a literal, or a copy of earlier output.
+
+    Args:
+        data: uint8, the whole block.
+        out: uint8, filled as far as the block reaches.
+    """
+    at: Any = 0
+    while at < len(data) and data[at] >= 128:  # passes over the block's whole size, which the caller knows
+        at += 1
+    at += 1
+    done: Any = 0
+    while at < len(data) and done < len(out):
+        tag: Any = np.int64(data[at])
+        at += 1
+        if tag & 3 == 0:  # a literal
+            size: Any = tag >> 2
+            if size >= 60:  # the size is in the next one to four bytes
+                num_bytes: Any = size - 59
+                if at + num_bytes > len(data):
+                    return -1
+                size = 0
+                for i in range(num_bytes):
+                    size |= np.int64(data[at + i]) << (8 * i)
+                at += num_bytes
+            size += 1
+            if at + size > len(data):
+                return -1
+            for i in range(min(size, len(out) - done)):
+                out[done + i] = data[at + i]
+            at += size
+        else:  # a copy of `size` bytes from `offset` bytes back
+            kind = tag & 3
+            num_bytes = 1 if kind == 1 else 2 if kind == 2 else 4
+            if at + num_bytes > len(data):
+                return -1
+            offset: Any = 0
+            for i in range(num_bytes):
+                offset |= np.int64(data[at + i]) << (8 * i)
+            at += num_bytes
+            size = (tag >> 2) + 1
+            if kind == 1:
+                size = ((tag >> 2) & 7) + 4
+                offset |= (tag >> 5) << 8
+            if offset == 0 or offset > done:
+                return -1
+            for i in range(min(size, len(out) - done)):
+                out[done + i] = out[done - offset + i]
+        done = min(done + size, len(out))
+    return done
