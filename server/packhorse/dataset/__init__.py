@@ -5,6 +5,20 @@ Only re-exports. Start with `load`, which opens a folder, and `write`, which com
 
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts
+from packhorse.dataset.facts import (
+    MOST_LISTED,
+    Facts,
+    GroupRecord,
+    InputRecord,
+    Inputs,
+    KeyRecord,
+    OverLengthLedger,
+    ResourceRecord,
+    SequenceFacts,
+    SkippedRow,
+    SkippedRows,
+    TokensRecord,
+)
 from packhorse.dataset.files.appending import append_to_mixture
 from packhorse.dataset.files.mixture_digest import parts_at
 from packhorse.dataset.files.mixture_file import (
@@ -50,25 +64,7 @@ from packhorse.dataset.layout import (
     is_prepared,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
-from packhorse.dataset.manifest import (
-    FORMAT_VERSION,
-    MOST_LISTED,
-    Facts,
-    GroupRecord,
-    InputRecord,
-    Inputs,
-    Keep,
-    KeyRecord,
-    Manifest,
-    OverLength,
-    OverLengthLedger,
-    PlanOptions,
-    ResourceRecord,
-    SequenceFacts,
-    SkippedRow,
-    SkippedRows,
-    TokensRecord,
-)
+from packhorse.dataset.manifest import FORMAT_VERSION, Keep, Manifest, OverLength, PlanOptions
 from packhorse.dataset.output.locked import LOCK, locked
 from packhorse.dataset.output.refusals import refuse_holding, refuse_output
 from packhorse.dataset.output.replacing import aside_of, left_aside, written_whole
@@ -83,7 +79,8 @@ from packhorse.dataset.seqpack_layout import (
     pools_by_length,
     write_seqpack_layout,
 )
-from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
+from packhorse.dataset.verifying.files import verify_files
+from packhorse.dataset.verifying.lengths import Difference, LengthReport, LengthsOf, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_tokens, link_versions, prune_version, versions_of
 from packhorse.dataset.write import seal
 

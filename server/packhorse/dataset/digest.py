@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from packhorse.dataset._fields import as_object
+from packhorse.dataset.facts import ResourceRecord
 from packhorse.dataset.layout import (
     CLASSES,
     GROUPS,
@@ -17,11 +18,7 @@ from packhorse.dataset.layout import (
     RESOURCES,
     STARTS,
 )
-from packhorse.dataset.manifest import (
-    EPOCH_VERSION,
-    PlanOptions,
-    ResourceRecord,
-)
+from packhorse.dataset.manifest import EPOCH_VERSION, PlanOptions
 from packhorse.packing import canonical_templates
 
 PARTS = ("counts", "options", "templates", "pools")

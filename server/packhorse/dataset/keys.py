@@ -26,8 +26,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset.arrays import growing_array, map_array
+from packhorse.dataset.facts import KeyRecord
 from packhorse.dataset.layout import KEY_ENDS, KEY_IDS, KEY_ORDER, KEYS
-from packhorse.dataset.manifest import KeyRecord
 from packhorse.dataset.plain_files import PreparedDatasetError, named
 
 HASH_BITS = 63

@@ -1,7 +1,7 @@
 """Opening a prepared folder; a damaged one is refused with the file and the reason.
 
 Owns `PreparedDataset`, and every check that the files agree before a plan is served from them. Leaves lengths against
-the data to `verify`, writing a folder to `write`, and seqpack's layout to `seqpack_layout`.
+the data to `verifying`, writing a folder to `write`, and seqpack's layout to `seqpack_layout`.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,6 +185,31 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     """
     folder = Path(path)
     check_folder(folder)
+    manifest = _read_manifest(folder)
+    counts, templates = _read_plan(folder, manifest)
+    arrays = _map_arrays(folder, manifest)
+    if check_pool:
+        for name in _array_files(manifest):
+            _check_sum(folder / name, manifest, sha256_of(folder / name))
+    budgets = _read_budgets(folder, manifest)
+    try:
+        plan = PlanIndex.build(templates, counts, manifest.max_seq_len, budgets)
+    except (ValueError, OverflowError) as error:
+        raise PreparedDatasetError(f"{named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
+    _check_facts(folder, manifest, plan, counts, templates)
+    return PreparedDataset(
+        path=folder,
+        manifest=manifest,
+        pool=arrays.pool,
+        plan=plan,
+        first_tokens=arrays.first_tokens,
+        groups=arrays.groups,
+        keys=arrays.keys,
+    )
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    """Reads the manifest; refuses seqpack's layout, and a manifest that lists other files than it implies."""
     if (folder / SEQPACK_POOLS).is_dir():
         raise PreparedDatasetError(
             f"{folder.name} has seqpack's layout, which `packhorse.prepare.load_prepared` reads; to serve "
@@ -193,12 +218,32 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     manifest = Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
     if set(manifest.checksums) != {*DATA_FILES, *optional_files(manifest)}:
         raise PreparedDatasetError(f"{named(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
-    # Files that are too large for these numbers are refused unread. All templates together hold at most num_sequences
-    # lengths, since each template is used by at least one bin, and bins share no sequence.
+    return manifest
+
+
+def _read_plan(folder: Path, manifest: Manifest) -> tuple[Counter[int], Counter[Template]]:
+    """Reads the counts and the templates.
+
+    Files that are too large for the manifest's numbers are refused unread. All templates together hold at most
+    num_sequences lengths, since each template is used by at least one bin, and bins share no sequence.
+    """
     counts_bytes = _ENTRY_BYTES * (manifest.num_rooms + 1)
     templates_bytes = _ENTRY_BYTES * (manifest.num_templates + 1) + _LENGTH_BYTES * manifest.num_sequences
     counts = _read_json(folder / COUNTS, manifest, counts_bytes, parse_counts)
-    templates = _read_json(folder / TEMPLATES, manifest, templates_bytes, parse_templates)
+    return counts, _read_json(folder / TEMPLATES, manifest, templates_bytes, parse_templates)
+
+
+class _Arrays(NamedTuple):
+    """What a dataset keeps of its mapped array files; the fields are those of `PreparedDataset`."""
+
+    pool: PoolArray
+    first_tokens: PoolArray | None
+    groups: Groups | None
+    keys: Keys | None
+
+
+def _map_arrays(folder: Path, manifest: Manifest) -> _Arrays:
+    """Maps all array files, which checks their headers and sizes."""
     pool = map_array(folder / POOLS, *manifest.pool_shape)
     first_tokens = None
     if manifest.start_dtype:
@@ -209,18 +254,22 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
         map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
     if manifest.groups is not None and manifest.groups.num_dropped_listed:
         map_array(folder / DROPPED_GROUPS, "int64", (manifest.groups.num_dropped_listed,))
-    if check_pool:
-        for name in _array_files(manifest):
-            _check_sum(folder / name, manifest, sha256_of(folder / name))
-    budgets = None
-    if manifest.resources:
-        capacities = np.array(manifest.capacities, dtype=np.int64)
-        sizes = map_array(folder / CLASSES, "int64", (manifest.num_rooms, len(capacities)))
-        budgets = Budgets(sizes=np.array(sizes), capacities=capacities)
-    try:
-        plan = PlanIndex.build(templates, counts, manifest.max_seq_len, budgets)
-    except (ValueError, OverflowError) as error:
-        raise PreparedDatasetError(f"{named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
+    return _Arrays(pool, None if groups else first_tokens, groups, keys)
+
+
+def _read_budgets(folder: Path, manifest: Manifest) -> Budgets | None:
+    """Reads the sizes of classes, and a bin's capacities; returns None without resources."""
+    if not manifest.resources:
+        return None
+    capacities = np.array(manifest.capacities, dtype=np.int64)
+    sizes = map_array(folder / CLASSES, "int64", (manifest.num_rooms, len(capacities)))
+    return Budgets(sizes=np.array(sizes), capacities=capacities)
+
+
+def _check_facts(
+    folder: Path, manifest: Manifest, plan: PlanIndex, counts: Counter[int], templates: Counter[Template]
+) -> None:
+    """Refuses a manifest that states other facts, or another digest, than follow from the files beside it."""
     digest = dataset_digest(counts, templates, manifest.options, manifest.checksums, manifest.resources)
     total_tokens = int(plan.rooms.astype(np.int64) @ plan.counts) - manifest.rounding_tokens
     in_plan = manifest.groups.num_groups if manifest.groups else manifest.num_sequences
@@ -237,7 +286,6 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
             raise PreparedDatasetError(
                 f"{named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
             )
-    return PreparedDataset(folder, manifest, pool, plan, None if groups else first_tokens, groups, keys)
 
 
 def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None) -> Groups | None:

@@ -10,10 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from packhorse.dataset.manifest import (
-    InputRecord,
-    SkippedRow,
-)
+from packhorse.dataset.facts import InputRecord, SkippedRow
 
 _Record = TypeVar("_Record", InputRecord, SkippedRow)
 

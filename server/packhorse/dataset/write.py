@@ -12,6 +12,7 @@ import numpy as np
 
 from packhorse.dataset._json_files import render_counts, render_templates
 from packhorse.dataset.digest import dataset_digest
+from packhorse.dataset.facts import MOST_LISTED, Facts
 from packhorse.dataset.layout import (
     CLASSES,
     COUNTS,
@@ -32,12 +33,7 @@ from packhorse.dataset.layout import (
     STARTS,
     TEMPLATES,
 )
-from packhorse.dataset.manifest import (
-    MOST_LISTED,
-    Facts,
-    Manifest,
-    PlanOptions,
-)
+from packhorse.dataset.manifest import Manifest, PlanOptions
 from packhorse.dataset.plain_files import sha256_of
 from packhorse.packing import PackingPlan
 

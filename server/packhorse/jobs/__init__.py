@@ -3,19 +3,11 @@
 Only re-exports. The package knows nothing of packing, so every package of the server's side may use it.
 """
 
-from packhorse.jobs.engines import (
-    ENDING_SIGNALS,
-    AnyEngineKind,
-    Engine,
-    EngineKind,
-    Execution,
-    InlineEngine,
-    ProcessEngine,
-    held_signals,
-    open_engine,
-    results_in_order,
-)
+from packhorse.jobs.engines import Engine, InlineEngine, ProcessEngine, open_engine
+from packhorse.jobs.execution import AnyEngineKind, EngineKind, Execution
 from packhorse.jobs.progress import Advance, Progress, show_progress
+from packhorse.jobs.results import results_in_order
+from packhorse.jobs.signals import ENDING_SIGNALS, held_signals
 
 __all__ = [
     "ENDING_SIGNALS",

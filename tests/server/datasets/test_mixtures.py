@@ -12,7 +12,7 @@ from tests.server.mixtures import bins_of, bins_of_blocks, in_process, make_root
 from packhorse.client import DigestMismatchError, RemainderPolicy, RetryPolicy, Skips, Topology, connect
 from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError, InvalidRequestError
 from packhorse.dataset import StageEntry, append_to_mixture
-from packhorse.dataset.files import open_mixture as _kept_epochs
+from packhorse.dataset.files import _kept_epochs
 from packhorse.epoch import SkipSource, derive_key
 from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures

@@ -117,23 +117,23 @@ def _obstacle(output: Path) -> str:
         if entry.is_file(follow_symlinks=False):
             belongs = entry.name in (FILES if is_ours else _SEQPACK_FILES)
         elif is_ours and entry.name == VERSIONS:
-            belongs = _holds_versions_alone(entry)
+            belongs = _holds_only_versions(entry)
         elif is_ours and entry.name == TOKENS:
-            belongs = _holds_files_alone(entry)
+            belongs = _holds_only_files(entry)
         else:
-            belongs = is_seqpack and entry.name == SEQPACK_POOLS and _holds_pools_alone(entry)
+            belongs = is_seqpack and entry.name == SEQPACK_POOLS and _holds_only_pools(entry)
         if not belongs:
             return f"holds {entry.name!r}, which `packhorse prepare` does not write"
     return ""
 
 
-def _holds_versions_alone(folder: "os.DirEntry[str]") -> bool:
+def _holds_only_versions(folder: "os.DirEntry[str]") -> bool:
     """Returns whether a folder `versions` holds only folders 1, 2, …, and these only files of a prepared dataset."""
     return folder.is_dir(follow_symlinks=False) and all(
         entry.is_dir(follow_symlinks=False)
         and _VERSION.fullmatch(entry.name)
         and all(
-            _holds_files_alone(file)
+            _holds_only_files(file)
             if file.name == TOKENS
             else file.is_file(follow_symlinks=False) and file.name in FILES
             for file in os.scandir(entry)
@@ -142,13 +142,13 @@ def _holds_versions_alone(folder: "os.DirEntry[str]") -> bool:
     )
 
 
-def _holds_files_alone(folder: "os.DirEntry[str]") -> bool:
+def _holds_only_files(folder: "os.DirEntry[str]") -> bool:
     return folder.is_dir(follow_symlinks=False) and all(
         entry.is_file(follow_symlinks=False) for entry in os.scandir(folder)
     )
 
 
-def _holds_pools_alone(folder: "os.DirEntry[str]") -> bool:
+def _holds_only_pools(folder: "os.DirEntry[str]") -> bool:
     return folder.is_dir(follow_symlinks=False) and all(
         entry.is_file(follow_symlinks=False) and _SEQPACK_POOL.fullmatch(entry.name) for entry in os.scandir(folder)
     )

@@ -1,11 +1,10 @@
-"""Comparing a prepared folder with its checksums, and every planned length with the data as it is now.
+"""Comparing every planned length with the data as it is now.
 
-Owns both comparisons and their report. The caller gives a function that looks lengths up; opening the folder, with the
-checks that it must pass to be served, is in `load`.
+Owns the comparison and its report. The caller gives a function that looks lengths up; comparing files with their
+checksums is in `files`.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -15,10 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.arrays import map_array
-from packhorse.dataset.layout import CLASSES, MANIFEST
 from packhorse.dataset.load import PreparedDataset, open_prepared
-from packhorse.dataset.plain_files import named, sha256_of
 from packhorse.jobs import Progress, open_engine
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int64]]
@@ -74,65 +70,6 @@ class LengthReport:
         self.tokens += other.tokens
         self.differing += other.differing
         self.first = [*self.first, *other.first][:_MOST_NAMED]
-
-
-def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
-    """Compares the array files with their checksums, one thread for each; `open_prepared` has compared the other files.
-
-    Example:
-        >>> from packhorse.jobs import show_progress
-        >>> with show_progress(quiet=True) as progress:
-        ...     verify_files(open_prepared("datasets/corpus", check_pool=False), progress)
-        []
-
-    Args:
-        dataset: opened with `check_pool=False`.
-        progress: shows the bytes that were read.
-
-    Returns:
-        A line for each file that does not match; if all match, a line for the first sequence or group that is larger
-        than its class; empty if nothing is wrong.
-    """
-    checksums = dataset.manifest.checksums
-    paths = [dataset.path / name for name in sorted(checksums)]
-    num_bytes = sum(path.stat().st_size for path in paths)
-    with progress.task("comparing files", num_bytes, "bytes") as advance, ThreadPoolExecutor(len(paths)) as threads:
-        found = {threads.submit(sha256_of, path): path for path in paths}
-        wrong = []
-        for future in as_completed(found):
-            path = found[future]
-            advance(path.stat().st_size)
-            if future.result() != checksums[path.name]:
-                wrong.append(f"{named(path)} does not match its checksum in {MANIFEST}: it was truncated or altered")
-    return sorted(wrong) or list(_over_class(dataset))
-
-
-def _over_class(dataset: PreparedDataset) -> Iterator[str]:
-    """Yields a line for the first group that takes more of a bin than its class, in a dataset with resources.
-
-    Opening the folder has checked that each template's classes fit into a bin. If each group fits into its class too,
-    every bin keeps within its caps.
-    """
-    manifest, groups, plan = dataset.manifest, dataset.groups, dataset.plan
-    if groups is None or groups.resources is None:
-        return
-    classes = map_array(dataset.path / CLASSES, "int64", (manifest.num_rooms, len(manifest.capacities)))
-    is_capped = np.array([each.cap is not None for each in manifest.resources])
-    class_ends = np.cumsum(plan.counts)
-    for first in range(0, len(dataset.pool), _ENTRIES_AT_ONCE):
-        numbers = dataset.pool[first : first + _ENTRIES_AT_ONCE].astype(np.int64)
-        members, sizes = groups.members_of(numbers)
-        starts = np.cumsum(sizes) - sizes
-        rooms = np.add.reduceat(groups.rooms.room(groups.members[members, 1]), starts)
-        amounts = np.add.reduceat(groups.resources[members].astype(np.int64), starts)[:, is_capped]
-        takes = np.concatenate((rooms[:, None], amounts), axis=1)
-        planned = classes[np.searchsorted(class_ends, np.arange(first, first + len(numbers)), side="right")]
-        for at in np.flatnonzero((takes > planned).any(axis=1))[:1].tolist():
-            yield (
-                f"sequence {groups.members[members[starts[at]], 0]} takes {takes[at].tolist()} of a bin, and is "
-                f"planned as {planned[at].tolist()}: its bin may be over a cap; prepare the dataset again"
-            )
-            return
 
 
 def verify_lengths(
