@@ -37,7 +37,6 @@ CLUSTERED = {
     "packhorse/packing/vectors.py": "classes of sizes, their packer and its bound, which nothing else needs",
     "packhorse/packing/optimal/_rounding.py": "ways from fractions to whole bins, tried one after the other",
     "packhorse/dataset/files/toml_files.py": "text, fields and lines of one kind of file",
-    "packhorse/tokens/_tables.py": "a table, its columns and its ids",
 }
 """File → why more than two clusters of its definitions, of which none uses another, are one idea."""
 

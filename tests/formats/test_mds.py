@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from packhorse.formats import MdsShards, mds
+from packhorse.formats.mds import shards as mds_shards
 
 DATA = Path(__file__).parents[1] / "data"
 SEQUENCES = [7 * np.arange(n) + 1000 * i for i, n in enumerate((5, 1, 9, 3, 300))]
@@ -173,7 +174,7 @@ def test_sizes_that_leave_the_sequence(shards, size):
 
 
 def test_more_shards_than_may_be_open(monkeypatch):
-    monkeypatch.setattr(mds, "_MAX_OPEN_SHARDS", 1)
+    monkeypatch.setattr(mds_shards, "_MAX_OPEN_SHARDS", 1)
     shards = MdsShards(DATA / "mds")
     first = shards.cell(2, "text")
     for index in (4, 2, 4):

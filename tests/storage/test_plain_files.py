@@ -96,7 +96,7 @@ def test_errors_pass_through():
 
 
 def test_watched_files_that_hang_keep_their_value_and_tell(tmp_path, monkeypatch, hang, caplog, wait_until):
-    monkeypatch.setattr("packhorse.storage.caches.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("packhorse.storage.watched.PATIENCE_SECONDS", 0.05)
     path = tmp_path / "file"
     path.write_text("1")
     watched = Watched("the number", [path], lambda: int(path.read_text()))

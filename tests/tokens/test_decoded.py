@@ -9,7 +9,7 @@ import pytest
 
 from packhorse.client.loading.workers.preemption import protected_fork_server
 from packhorse.client.sources import ParquetSource, StoreCache, TokenSourceError, as_token_source
-from packhorse.tokens import _node_cache
+from packhorse.tokens import node_cache
 
 ROWS = [[i] * (i % 7) for i in range(60)]
 
@@ -124,7 +124,7 @@ def test_full_disk_costs_only_the_cache(parquet, store, tmp_path, monkeypatch, c
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_node_cache, "_appearing", full)
+    monkeypatch.setattr(node_cache, "_appearing", full)
     assert read(ParquetSource(parquet(), store=store)) == ROWS
     assert not blocks(tmp_path)
     assert "a block is not kept" in caplog.text

@@ -16,12 +16,7 @@ from packhorse.client import PackedDataset
 from packhorse.formats import MegatronTokens, MegatronWriter
 from packhorse.formats.object_store import StoreOptions, TokenStoreError
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.tokens import (
-    RemoteSource,
-    TokenSourceError,
-    _node_cache,
-    as_token_source,
-)
+from packhorse.tokens import RemoteSource, TokenSourceError, as_token_source, read_ahead
 
 LENGTHS = np.random.default_rng(4).integers(1, 120, 400)
 OPTIONS = StoreOptions(attempt_seconds=0.5, retry=RetryPolicy(deadline_seconds=20, first_delay_seconds=0.01))
@@ -167,7 +162,7 @@ def test_a_block_that_was_altered_on_disk_is_fetched_again(make, expected, tmp_p
 
 
 def test_blocks_stay_within_their_limit(make, expected, monkeypatch, tmp_path):
-    defaults = _node_cache.FetchAhead.__init__.__kwdefaults__
+    defaults = read_ahead.FetchAhead.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "threads", 1)  # each of several may write a block while one of them looks
     limit = 6 * 4096
     source = make(cache_bytes=limit)
@@ -221,7 +216,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(make, expected, monkeypatc
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("packhorse.tokens._node_cache.os.replace", full)
+    monkeypatch.setattr("packhorse.tokens.node_cache.os.replace", full)
     assert (all_tokens(source) == expected).all()
     assert "a block is not kept: [Errno 28] No space left on device" in caplog.text
     assert not list((tmp_path / "cache").rglob("*.block"))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client.sources import TokenSourceError
-from packhorse.tokens._tables import RowLookup
+from packhorse.tokens.tables.table_source import RowLookup
 
 
 @given(

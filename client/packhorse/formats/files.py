@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
-from numpy.typing import NDArray
-
 from packhorse.formats.object_store import Store, find_objects, is_url, object_file, without_secrets
 from packhorse.storage import check_plain, open_plain
 
@@ -111,17 +108,3 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
     else:
         raise FileNotFoundError(f"{name} does not exist")
     return [Path(found) for found in names]
-
-
-CHUNK_ELEMENTS = 1 << 20
-"""Elements that a check of a whole array loads at a time, so that its memory stays bounded."""
-
-
-def first_descent(values: NDArray[np.int64]) -> int | None:
-    """Returns the first i with values[i] < values[i - 1], or None."""
-    for begin in range(0, max(len(values) - 1, 0), CHUNK_ELEMENTS):
-        chunk = values[begin : begin + CHUNK_ELEMENTS + 1]
-        descents = np.flatnonzero(chunk[1:] < chunk[:-1])
-        if descents.size:
-            return begin + int(descents[0]) + 1
-    return None

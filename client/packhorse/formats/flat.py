@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from packhorse.formats.files import first_descent
+from packhorse.formats.arrays import first_descent
 from packhorse.formats.mapping import MappedTokens, map_file
 from packhorse.storage import AtomicFiles
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.files import CHUNK_ELEMENTS, first_descent
+from packhorse.formats.arrays import CHUNK_ELEMENTS, first_descent
 from packhorse.formats.mapping import MappedTokens, map_file
 from packhorse.parameters import parameter
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.formats.files import CHUNK_ELEMENTS
+from packhorse.formats.arrays import CHUNK_ELEMENTS
 from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
 from packhorse.formats.megatron import DTYPES, HEADER, MAGIC, VERSION, MegatronTokens, megatron_paths, token_dtype
 from packhorse.parameters import parameter
@@ -48,7 +48,7 @@ class SequenceWriter(ABC):
         self.dtype = token_dtype(vocab_size)
         self.bin_path, self.idx_path = megatron_paths(path)
         self._vocab_size = vocab_size
-        self._written = array("i")  # the length of each sequence written
+        self._written_lengths = array("i")  # of each sequence
         self._num_tokens = 0
         self._files = AtomicFiles(self._paths(), overwrite=overwrite)
 
@@ -73,7 +73,7 @@ class SequenceWriter(ABC):
 
     def __len__(self) -> int:
         """Number of sequences written."""
-        return len(self._written)
+        return len(self._written_lengths)
 
     @property
     def num_tokens(self) -> int:
@@ -92,7 +92,7 @@ class SequenceWriter(ABC):
     @property
     def _lengths(self) -> NDArray[np.intc]:
         """Lengths of the sequences written: intc [n]."""
-        return np.frombuffer(self._written, dtype=np.intc) if len(self) else np.empty(0, dtype=np.intc)
+        return np.frombuffer(self._written_lengths, dtype=np.intc) if len(self) else np.empty(0, dtype=np.intc)
 
     def _checked(self, tokens: ArrayLike) -> NDArray[np.integer]:
         """Returns one sequence as an array; a ValueError if it is not a list of integers."""
@@ -125,7 +125,7 @@ class SequenceWriter(ABC):
 
     def _count(self, lengths: NDArray[np.integer]) -> None:
         """Counts sequences of these lengths as written."""
-        self._written.frombytes(lengths.astype(np.intc).tobytes())
+        self._written_lengths.frombytes(lengths.astype(np.intc).tobytes())
         self._num_tokens += int(lengths.sum(dtype=np.int64))
 
 
@@ -160,7 +160,7 @@ class MegatronWriter(SequenceWriter):
         """
         values = self._checked(tokens)
         self._write(values)
-        self._written.append(len(values))
+        self._written_lengths.append(len(values))
         self._num_tokens += len(values)
 
     def append_many(self, tokens: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
@@ -269,7 +269,7 @@ class MaskedTokenWriter(SequenceWriter):
         mask_bin, _, token_bin, _ = self._files.files
         token_bin.write(ids.astype(self.dtype).tobytes())
         mask_bin.write(mask.astype(_MASK_DTYPE).tobytes())
-        self._written.append(len(ids))
+        self._written_lengths.append(len(ids))
         self._num_tokens += len(ids)
         self._num_trained_tokens += int(np.count_nonzero(mask))
 

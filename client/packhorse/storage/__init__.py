@@ -3,7 +3,8 @@
 Only re-exports. This package knows nothing of packing.
 """
 
-from packhorse.storage.caches import BoundedCache, Stamp, Watched, stamp_of
+from packhorse.storage.caches import BoundedCache
+from packhorse.storage.job_record import JobRecord
 from packhorse.storage.locks import LockHeldError, hold_lock, try_lock
 from packhorse.storage.plain_files import (
     check_plain,
@@ -14,8 +15,9 @@ from packhorse.storage.plain_files import (
     read_text,
     within,
 )
-from packhorse.storage.records import JobRecord, Records, read_record, write_record
+from packhorse.storage.records import Records, read_record, write_record
 from packhorse.storage.replacing import AtomicFiles, refuse_existing, refuse_url, replace_bytes, sync
+from packhorse.storage.watched import Stamp, Watched, stamp_of
 
 __all__ = [
     "AtomicFiles",

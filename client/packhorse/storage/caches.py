@@ -1,26 +1,15 @@
-"""Two caches in memory: `BoundedCache` holds values up to a size, `Watched` the content of files until they change.
+"""`BoundedCache`: values in memory, up to a size.
 
-Owns which value goes first (the one used longest ago), noticing that a file changed, and what stays in use if its new
-content is wrong. Leaves reading what files contain to the caller.
+Owns which value goes first: the one used longest ago. The content of files that may change is in `watched`.
 """
 
-import logging
-import os
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
-from packhorse.storage.plain_files import look_at
-
-_LOG = logging.getLogger(__name__)
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
-
-PATIENCE_SECONDS = 1.0
-"""How long a caller waits for the file system of a watched file; a server's calls wait with it."""
 
 
 def _one(value: Any) -> int:
@@ -85,111 +74,3 @@ class BoundedCache(Generic[_Key, _Value]):
         with self._lock:
             for key in list(filter(is_unwanted, self._values)):
                 self._size -= self._size_of(self._values.pop(key))
-
-
-Stamp: TypeAlias = tuple[int, int, int]
-"""(inode, size in bytes, time of change in nanoseconds) of a file."""
-
-
-def stamp_of(path: Path | str) -> Stamp | None:
-    """Returns the stamp of a file; None if it is missing or may not be looked at."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-class Watched(Generic[_Value]):
-    """The content of some files, read again when they change. Threads may share it.
-
-    If the new content is unusable (half copied, say) or the file system hangs, the last usable content stays in use.
-    The log says so once, and `trouble` says so as long as it lasts.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "number")
-        ...     _ = path.write_text("1")
-        ...     number = Watched("the number", [path], lambda: int(path.read_text()))
-        ...     before = number.get()
-        ...     _ = path.write_text("many")
-        ...     before, number.get(), number.trouble.partition(":")[0]
-        (1, 1, 'invalid literal for int() with base 10')
-
-    Args:
-        name: what the log calls the content, such as "the certificates".
-        paths: paths of the files; they need not exist.
-        read: reads the files and returns their content. A ValueError or an OSError says that they cannot be used.
-        fresh_seconds: how old the last look at the files may be; if it is older, they are looked at again.
-
-    Raises:
-        ValueError, OSError: whatever `read` raises the first time.
-    """
-
-    def __init__(
-        self, name: str, paths: Sequence[Path], read: Callable[[], _Value], *, fresh_seconds: float = 0.0
-    ) -> None:
-        self._name = name
-        self._paths = paths
-        self._read = read
-        self._fresh_seconds = fresh_seconds
-        self._key = ", ".join(map(str, paths))
-        self._lock = threading.Lock()
-        self._trouble = ""
-        self._hangs = False  # whether the file system did not answer at the last look
-        self._stamps = look_at(self._key, self._now)  # before reading, so that a change in between is noticed later
-        self._value = read()
-        self._looked_at = time.monotonic()
-
-    def get(self) -> _Value:
-        """Returns the content, or the last usable one; waits at most PATIENCE_SECONDS for the file system."""
-        with self._lock:
-            if time.monotonic() - self._looked_at >= self._fresh_seconds:
-                self._look_in_time()
-            return self._value
-
-    @property
-    def trouble(self) -> str:
-        """What is wrong with the files now; empty if nothing is."""
-        with self._lock:
-            self._look_in_time()
-            return self._trouble
-
-    def _look_in_time(self) -> None:
-        """Looks at the files, and notes as trouble that the file system does not answer."""
-        self._looked_at = time.monotonic()
-        try:
-            look_at(self._key, self._look, PATIENCE_SECONDS)
-        except TimeoutError as error:
-            self._hangs = True
-            self._fail(error)
-
-    def _look(self) -> None:
-        """Reads the files if they changed, and notes as trouble that they cannot be used."""
-        stamps = self._now()
-        if stamps == self._stamps:
-            if self._hangs:
-                self._hangs, self._trouble = False, ""
-                _LOG.info("%s can be looked at again", self._name)
-            return
-        self._stamps, self._hangs = stamps, False
-        try:
-            self._value = self._read()
-        except (ValueError, OSError) as error:
-            self._fail(error)
-        else:
-            self._trouble = ""
-            _LOG.info("%s changed: read again", self._name)
-
-    def _fail(self, error: ValueError | OSError) -> None:
-        """Notes an error as trouble, and logs it unless it is the same as before."""
-        trouble = f"{error}; what was read before stays in use"
-        if trouble != self._trouble:
-            self._trouble = trouble
-            _LOG.error(
-                "%s %s: %s", self._name, "cannot be looked at" if self._hangs else "changed and cannot be used", trouble
-            )
-
-    def _now(self) -> list[Stamp | None]:
-        return [stamp_of(path) for path in self._paths]

@@ -1,7 +1,7 @@
 """Reading files that users name without waiting for ever, even if the name is a pipe, or its file system hangs.
 
 Owns two safeguards: only plain files are opened, and a server gives up if a file system does not answer in time. Leaves
-what a file says to its reader, and noticing that it changed to `caches`.
+what a file says to its reader, and noticing that it changed to `watched`.
 """
 
 import errno

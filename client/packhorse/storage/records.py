@@ -1,23 +1,18 @@
-"""Records of a job and of its finished tasks, by which interrupted work resumes.
+"""Records of finished tasks, by which interrupted work resumes.
 
-Owns their form and their checksum. Leaves files that must survive a crash to `replacing`.
+Owns their form and their checksum. Leaves what a job was to `job_record`, and files that must survive a crash to
+`replacing`.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import xxhash
 
-from packhorse.parameters import parameter
-
 _Result = TypeVar("_Result")
-
-_MOST_NAMED = 4
-"""Most files that a message names for each kind of difference."""
 
 
 def write_record(path: Path, content: Any) -> None:
@@ -75,67 +70,9 @@ class Records(Generic[_Result]):
         return None if content is None else self.load(content)
 
     def all(self) -> list[_Result]:
-        """Returns the results of all finished tasks, in the order of their numbers (which are below 10^6)."""
-        names = sorted(path.name for path in self.folder.glob("[0-9]*[0-9]"))
-        return [result for name in names if (result := self.of(int(name))) is not None]
+        """Returns the results of all finished tasks, in the order of their numbers."""
+        tasks = sorted(int(path.name) for path in self.folder.glob("[0-9]*[0-9]"))
+        return [result for task in tasks if (result := self.of(task)) is not None]
 
     def _path(self, task: int) -> Path:
         return self.folder / f"{task:06}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobRecord:
-    """The input and options of a job: two jobs with equal records have the same tasks, with the same results.
-
-    Example:
-        >>> began, now = (JobRecord(options={"length": length}, files={}) for length in (8, 16))
-        >>> now.differences(asdict(began))
-        ['length was 8 and is 16']
-    """
-
-    options: Mapping[str, Any]
-    """Parameter → value, as JSON can hold it."""
-    files: Mapping[str, list[int | str]]
-    """Path or URL of each input file, in order → what identifies its state, such as size and time of change."""
-    release: str = version("packhorse")
-    """Release of Packhorse; another release may divide the work into other tasks."""
-
-    def write(self, path: Path) -> None:
-        """Records the job, when its work begins."""
-        write_record(path, asdict(self))
-
-    def is_begun(self, path: Path, way_out: str) -> bool:
-        """Returns whether this job is recorded at the path; False if no job is.
-
-        Raises:
-            ValueError: another job is recorded there; the message lists the differences and ends with `way_out`.
-        """
-        begun = read_record(path)
-        if begun is not None and (differences := self.differences(begun)):
-            raise ValueError(
-                parameter("resume")
-                + f" cannot continue the work of an interrupted call: {'; '.join(differences)}. Give the same "
-                "input and options, or " + way_out
-            )
-        return begun is not None
-
-    def differences(self, begun: Mapping[str, Any]) -> list[str]:
-        """Returns a sentence for each difference between this job and `begun`, the record that another call wrote."""
-        if begun.get("release") != self.release:
-            return [f"it was begun by release {begun.get('release')}, and this is {self.release}"]
-        options, files = begun["options"], begun["files"]
-        said = [
-            f"{name} was {options.get(name)!s:.80} and is {value!s:.80}"
-            for name, value in self.options.items()
-            if options.get(name) != value
-        ]
-        for what, paths in (
-            ("changed since", [path for path in self.files if path in files and self.files[path] != files[path]]),
-            ("was not read then", [path for path in self.files if path not in files]),
-            ("is not read any more", [path for path in files if path not in self.files]),
-        ):
-            said += [f"{path} {what}" for path in paths[:_MOST_NAMED]]
-            said += [f"{len(paths) - _MOST_NAMED:,} more files, too"] * (len(paths) > _MOST_NAMED)
-        if not said and list(files) != list(self.files):
-            said.append("the files come in another order")
-        return said

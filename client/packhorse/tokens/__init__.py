@@ -4,13 +4,15 @@ Only re-exports. `base` defines what a source is. Each format has a module, for 
 finds the source for a path, a URL or an object.
 """
 
-from packhorse.tokens._node_cache import StoreCache
-from packhorse.tokens.arrow import ArrowSource, RemoteArrowSource
 from packhorse.tokens.base import TokenSource, TokenSourceError
-from packhorse.tokens.choose import IndexableSource, as_token_source
-from packhorse.tokens.mds import MdsSource
+from packhorse.tokens.choose import as_token_source
+from packhorse.tokens.indexable import IndexableSource
 from packhorse.tokens.mixture import MixtureSource
-from packhorse.tokens.parquet import ParquetSource
+from packhorse.tokens.store_cache import StoreCache
+from packhorse.tokens.tables.arrow import ArrowSource
+from packhorse.tokens.tables.mds import MdsSource
+from packhorse.tokens.tables.parquet import ParquetSource
+from packhorse.tokens.tables.remote_arrow import RemoteArrowSource
 from packhorse.tokens.token_files import FlatSource, MegatronSource, RemoteSource
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from packhorse.formats.files import CHUNK_ELEMENTS
+from packhorse.formats.arrays import CHUNK_ELEMENTS
 from packhorse.formats.loss_mask import tokens_of_mask
 from packhorse.tokens.base import TokenSource, TokenSourceError
 from packhorse.tokens.choose import as_token_source

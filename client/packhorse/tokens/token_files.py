@@ -1,7 +1,7 @@
 """Megatron pairs and flat files as sources: on a disk memory-mapped, in a store read in blocks through the node's disk.
 
-Owns opening them; leaves the files' layouts to `packhorse.formats`, copying tokens into batches to `base`, and blocks
-to `_node_cache`.
+Owns opening them; leaves the files' layouts to `packhorse.formats`, copying tokens into batches to `mapped`, and blocks
+to `read_ahead`.
 """
 
 import os
@@ -21,16 +21,17 @@ from packhorse.formats.left_out import unused_name
 from packhorse.formats.loss_mask import mask_files
 from packhorse.formats.mapping import TokenIndex
 from packhorse.formats.object_store import Store, StoredObject, StoreOptions, without_secrets
-from packhorse.tokens._node_cache import (
+from packhorse.tokens.base import TokenSource, TokenSourceError
+from packhorse.tokens.mapped import MappedSource, Ranges
+from packhorse.tokens.read_ahead import ReadAhead
+from packhorse.tokens.store_cache import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_CACHE_BYTES,
     DEFAULT_READ_AHEAD_BYTES,
     CachedObject,
-    ReadAhead,
     StoreCache,
 )
-from packhorse.tokens._tables import RowLookup, refuse_row_numbers
-from packhorse.tokens.base import MappedSource, Ranges, TokenSource, TokenSourceError
+from packhorse.tokens.tables.table_source import RowLookup, refuse_row_numbers
 
 
 class TokenFileSource(MappedSource):

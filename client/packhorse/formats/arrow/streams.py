@@ -9,8 +9,12 @@ from typing import NamedTuple
 
 _FRAME_BYTES = 1 << 12
 """Bytes of a message that are read first; the metadata of most messages fit in them."""
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
+"""Slots of the fields of a `Message` in Arrow's `Message.fbs`; `header` is an offset."""
+_LENGTH = 0
+"""Slot of the number of rows in a `RecordBatch`."""
 _RECORD_BATCH = 3
-"""Value of `header_type` in a message that is a record batch, in Arrow's `Message.fbs`."""
+"""Value of `header_type` in a message that is a record batch."""
 
 
 class StreamedBatch(NamedTuple):
@@ -51,20 +55,29 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
                 frame = read(begin, min(begin + 8 + metadata_bytes, size_bytes))
             message = frame[8:]
             table = struct.unpack_from("<I", message)[0]
-            # Fields of a Message by their slot: 1 is header_type, 2 header (an offset), 3 bodyLength.
-            kind, header, body = (_field(message, table, slot, form) for slot, form in ((1, "B"), (2, "I"), (3, "q")))
-            end = begin + 8 + metadata_bytes + (body[1] if body else 0)
-            if kind and header and kind[1] == _RECORD_BATCH:
-                rows = _field(message, header[0] + header[1], 0, "q")  # slot 0 of a RecordBatch is its length
-                found.append(StreamedBatch(begin, end, rows[1] if rows else 0))
+            kind = _field(message, table, _HEADER_TYPE, "B")
+            header = _field(message, table, _HEADER, "I")
+            body = _field(message, table, _BODY_LENGTH, "q")
+            end = begin + 8 + metadata_bytes + (body.value if body else 0)
+            if kind and header and kind.value == _RECORD_BATCH:
+                rows = _field(message, header.offset + header.value, _LENGTH, "q")
+                found.append(StreamedBatch(begin, end, rows.value if rows else 0))
             begin = end
     except (struct.error, ValueError) as error:
         raise ValueError(f"{where} cannot be read as an Arrow IPC stream at byte {begin}: {error}") from None
     return found
 
 
-def _field(message: bytes, table: int, slot: int, form: str) -> tuple[int, int] | None:
-    """Returns the offset and the value of a field of a flatbuffer's table; None if the field has its default.
+class _Field(NamedTuple):
+    """A field of a flatbuffer's table."""
+
+    offset: int
+    """Where the field is in the flatbuffer."""
+    value: int
+
+
+def _field(message: bytes, table: int, slot: int, form: str) -> _Field | None:
+    """Returns a field of a flatbuffer's table; None if the field has its default.
 
     Args:
         message: the flatbuffer.
@@ -77,4 +90,4 @@ def _field(message: bytes, table: int, slot: int, form: str) -> tuple[int, int] 
     if 4 + 2 * slot >= struct.unpack_from("<H", message, vtable)[0]:
         return None
     offset = struct.unpack_from("<H", message, vtable + 4 + 2 * slot)[0]
-    return (table + offset, struct.unpack_from(f"<{form}", message, table + offset)[0]) if offset else None
+    return _Field(table + offset, struct.unpack_from(f"<{form}", message, table + offset)[0]) if offset else None

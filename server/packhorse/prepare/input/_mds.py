@@ -134,6 +134,6 @@ def _is_tokens(encoding: str) -> bool:
     if encoding == "json":
         return True
     found = array_type(encoding)
-    return (
-        found is not None and (found[0] is None or found[0].kind in "iu") and (found[1] is None or len(found[1]) == 1)
-    )
+    if found is None:
+        return False
+    return (found.dtype is None or found.dtype.kind in "iu") and (found.shape is None or len(found.shape) == 1)

@@ -80,7 +80,7 @@ class ParquetRows(RowRange):
             file.close()
 
     def _of_levels(self, file: Any) -> Iterator[RawRows]:
-        """Yields rows with the lengths of lists, read without their values if `_parquet_levels` can do that."""
+        """Yields rows with the lengths of lists, read without their values if `parquet_pages` can do that."""
         length = self.columns.length
         others = [name for name in self.columns.names if name != length]
         assert length is not None  # the reader chose one

@@ -1,6 +1,6 @@
 """Decoded row groups on the node's disk: one process of the node decodes each, and all processes map it.
 
-Owns the layout of a decoded column in a block; leaves blocks, their checksums and their limit to `_node_cache`.
+Owns the layout of a decoded column in a block; leaves blocks, their checksums and their limit to `tokens.node_cache`.
 """
 
 import hashlib
@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.tokens._list_columns import ListColumn, Located, refuse_null
-from packhorse.tokens._node_cache import StoreCache
+from packhorse.tokens.store_cache import StoreCache
+from packhorse.tokens.tables._list_columns import ListColumn, Located, refuse_null
 
 _OPEN_BYTES = 1 << 20
 """Size that a cache counts for a mapped column: open files limit these (often 1,024 in a process), not bytes."""

@@ -14,9 +14,12 @@ from numpy.typing import DTypeLike, NDArray
 from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
 from packhorse.formats.object_store import for_each, is_url
 from packhorse.storage import BoundedCache
-from packhorse.tokens._node_cache import CachedObject, ReadAhead, StoreCache
-from packhorse.tokens._tables import RowLookup, TableSource, choose_by_name
-from packhorse.tokens.base import FetchSource, TokenSourceError, as_integers
+from packhorse.tokens.base import TokenSourceError
+from packhorse.tokens.fetched import FetchSource, as_integers
+from packhorse.tokens.read_ahead import ReadAhead
+from packhorse.tokens.store_cache import CachedObject, StoreCache
+from packhorse.tokens.tables._token_columns import choose_by_name
+from packhorse.tokens.tables.table_source import RowLookup, TableSource
 
 _MOST_OPEN_SHARDS = 1024
 """Shards of a store whose offsets are held in memory."""

@@ -1,6 +1,6 @@
-"""Lists of Arrow data as NumPy arrays: what Arrow's list layouts mean, and refusing columns of other types.
+"""Lists of Arrow data as NumPy arrays: what Arrow's list layouts mean.
 
-Leaves which column holds tokens, and which row an id is in, to `_tables`.
+Leaves which column holds tokens to `_token_columns`, and which row an id is in to `table_source`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.formats.arrow import column_type, is_token_list, nulls_of, values_of
-from packhorse.parameters import parameter
+from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.tokens.base import TokenSourceError
 
 ARROW = "client,arrow"
@@ -115,24 +114,6 @@ def refuse_null(sequence_id: Any, column: str, where: str) -> NoReturn:
     )
 
 
-def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
-    """Returns the type of a token; a TokenSourceError if the column is missing or does not hold lists of integers."""
-    kind = _type_of(schema, column, where)
-    if not is_token_list(kind):
-        raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but tokens are lists of integers")
-    return np.dtype(kind.value_type.to_pandas_dtype())
-
-
-def check_id_type(schema: Any, column: str, where: str) -> None:
-    """Raises a TokenSourceError if an id column is missing or does not hold integers."""
-    kind = _type_of(schema, column, where)
-    if not require("pyarrow", ARROW).types.is_integer(kind):
-        raise TokenSourceError(
-            f"{where}: column {column!r} holds {kind}, but ids are integers; where it holds a dataset's "
-            "keys, ids are rows: leave " + parameter("id_column") + " out"
-        )
-
-
 def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
     """Returns views of a list array's memory; the array may be a slice of a larger one.
 
@@ -159,11 +140,3 @@ def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
         holds_null = nulls_before[at[1:]] > nulls_before[at[:-1]]
         is_null = holds_null if is_null is None else is_null | holds_null
     return _Chunk(offsets, data, is_null)
-
-
-def _type_of(schema: Any, column: str, where: str) -> Any:
-    """Returns the Arrow type of a column; a TokenSourceError if it is missing or there twice."""
-    try:
-        return column_type(schema, column, where)
-    except ValueError as error:
-        raise TokenSourceError(str(error)) from None

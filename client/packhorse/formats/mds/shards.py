@@ -1,7 +1,7 @@
 """MDS shards (MosaicML Streaming, version 2), read through memory maps.
 
 Owns the index, the layout of shards, and decoding cells (one column of one sequence). Leaves which column holds tokens
-to `packhorse.tokens.mds`. Nothing is unpickled, and compressed shards are left to tools that decompress them.
+to `packhorse.tokens.tables.mds`. Nothing is unpickled, and compressed shards are left to tools that decompress them.
 
 `index.json`: {version 2, shards: [{format "mds", column_names, column_encodings, column_sizes, raw_data {basename,
 bytes}, zip_data, samples, …}]}. A shard, little-endian: u32 n; u32[n + 1] offsets of its sequences from the file's
@@ -15,7 +15,6 @@ import os
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from packhorse.formats.files import open_binary
 from packhorse.formats.mapping import check_index, map_file
+from packhorse.formats.mds.arrays import array_type, num_integers
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import BoundedCache
 
@@ -35,12 +35,6 @@ INTEGERS: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "uint32", "uint64")},
 }
 """Encoding of a column of single integers -> their type."""
-
-_ARRAY_CODES = {
-    8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
-    64: "uint64", 65: "int64", 66: "float64",
-}  # fmt: skip
-"""Code that begins an array without a type in its encoding -> the type of its values."""
 
 _MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a process has about a thousand
 
@@ -203,14 +197,14 @@ class MdsShards:
         """
         encoding = self.columns[column]
         found = array_type(encoding)
-        if encoding != "json" and (found is None or (found[0] is not None and found[0].kind not in "iu")):
+        if encoding != "json" and (found is None or (found.dtype is not None and found.dtype.kind not in "iu")):
             raise ValueError(
                 f"{self.where}: column {column!r} is encoded as {encoding!r}, but arrays or lists of integers are "
                 "needed"
             )
         firsts, sizes = self._cells(number, column)
         where, mapped = self._shards[number].where, self._map(number)
-        if found is None or found[0] is None or found[1] is not None:
+        if found is None or found.dtype is None or found.shape is not None:
             return np.array(
                 [
                     num_integers(memoryview(mapped)[first : first + size], encoding, where, row)
@@ -223,7 +217,7 @@ class MdsShards:
         if (shapes >> 2 != 1).any():
             row = int((shapes >> 2 != 1).argmax())
             raise ValueError(f"{where}: sequence {row}, column {column!r} holds no list: {shapes[row] >> 2} axes")
-        lengths = (sizes - 1 - (1 << (shapes & 3).astype(np.int64))) // found[0].itemsize
+        lengths = (sizes - 1 - (1 << (shapes & 3).astype(np.int64))) // found.dtype.itemsize
         if len(lengths) and int(lengths.min()) < 0:
             raise ValueError(
                 f"{where}: sequence {int(lengths.argmin())}, column {column!r} has no bytes: it is corrupt"
@@ -352,63 +346,3 @@ def _shard(folder: Path | str, entry: dict[str, Any]) -> _Shard:
             )
         raise FileNotFoundError(f"{path} is missing, but {INDEX} names it")
     return _Shard(path, without_secrets(str(path)), int(raw["bytes"]), int(entry["samples"]))
-
-
-@cache
-def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None] | None:
-    """Reads the name of an array's encoding: `ndarray`, `ndarray:uint16` or `ndarray:uint16:2048`.
-
-    Returns:
-        (type of the values, shape of each array); either is None if each array names its own. None if it is another
-        encoding.
-
-    Raises:
-        ValueError: the type or the shape is not valid.
-    """
-    name, *details = encoding.split(":")
-    if name != "ndarray":
-        return None
-    try:
-        if len(details) > 2 or (details and details[0] not in _ARRAY_CODES.values()):
-            raise ValueError
-        shape = tuple(int(extent) for extent in details[1].split(",")) if len(details) == 2 else None
-    except ValueError:
-        raise ValueError(f"{encoding!r} is not a known MDS encoding") from None
-    return np.dtype(details[0]).newbyteorder("<") if details else None, shape
-
-
-def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
-    """Decodes a cell of an `ndarray` column, as a view; a ValueError if the bytes are not such an array.
-
-    If the encoding has no type, the cell begins with its code. If it has no shape, there follow 1 byte, 4 · (number of
-    axes) + log2(bytes of an extent), and the extents.
-    """
-    found = array_type(encoding)
-    assert found is not None
-    dtype, shape = found
-    at = 0
-    try:
-        if dtype is None:
-            dtype = np.dtype(_ARRAY_CODES[cell[0]]).newbyteorder("<")
-            at = 1
-        if shape is None:
-            axes, log_size = divmod(cell[at], 4)
-            extents = np.frombuffer(cell, f"<u{1 << log_size}", axes, at + 1)
-            shape = tuple(extents.tolist())
-            at += 1 + axes * (1 << log_size)
-        return np.frombuffer(cell[at:], dtype).reshape(shape)
-    except (IndexError, KeyError, ValueError):
-        raise ValueError(f"{len(cell)} bytes are not an array of encoding {encoding!r}: the shard is corrupt") from None
-
-
-def num_integers(cell: memoryview, encoding: str, where: str, row: int) -> int:
-    """Returns how many integers a cell holds, by decoding it; a ValueError if it is not a list of integers."""
-    try:
-        values = np.asarray(json.loads(bytes(cell))) if encoding == "json" else read_array(cell, encoding)
-    except ValueError as error:
-        raise ValueError(f"{where}: sequence {row}: {error}") from None
-    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-        raise ValueError(
-            f"{where}: sequence {row} holds {values.dtype} of shape {list(values.shape)}, not a list of integers"
-        )
-    return len(values)

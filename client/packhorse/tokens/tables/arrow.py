@@ -1,29 +1,27 @@
-"""Arrow files and Hugging Face datasets as sources: on a disk memory-mapped, in a store decoded batch by batch.
+"""Arrow files on a disk, memory-mapped, and Hugging Face datasets as a source.
 
-Owns opening them; leaves the layout of lists to `_list_columns`, looking ids up to `_tables`, copying tokens to `base`,
-and choosing which record batches of a store to decode to `parquet`.
+Owns opening them; leaves the layout of lists to `_list_columns`, looking ids up to `table_source`, copying tokens to
+`packhorse.tokens.mapped`, and files in a store to `remote_arrow`.
 """
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.formats.arrow import open_arrow, read_arrow, record_batches, values_of
-from packhorse.formats.arrow.folders import arrow_files, arrow_objects
-from packhorse.formats.arrow.streams import StreamedBatch, streamed_batches
+from packhorse.formats.arrow import open_arrow, record_batches, values_of
+from packhorse.formats.arrow.folders import arrow_files
 from packhorse.formats.file_stamp import FileStamp
-from packhorse.formats.object_store import for_each, without_secrets
-from packhorse.tokens._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
-from packhorse.tokens._node_cache import CachedObject, StoreCache
-from packhorse.tokens._tables import RowLookup, TableSource, choose_column, ids_of
-from packhorse.tokens.base import MappedSource, Ranges, TokenSourceError
-from packhorse.tokens.parquet import DEFAULT_KEPT_BYTES, RowGroupSource
+from packhorse.tokens.base import TokenSourceError
+from packhorse.tokens.mapped import MappedSource, Ranges
+from packhorse.tokens.tables._list_columns import ARROW, ListColumn
+from packhorse.tokens.tables._token_columns import check_id_type, choose_column, token_dtype_of
+from packhorse.tokens.tables.table_source import RowLookup, TableSource, ids_of
 
 
 class ArrowSource(TableSource, MappedSource):
@@ -67,13 +65,13 @@ class ArrowSource(TableSource, MappedSource):
         self._dtype = token_dtype_of(schema, self._column, self._tables.where)
         if id_column is not None:
             check_id_type(schema, id_column, self._tables.where)
-        self._opened: tuple[ListColumn, NDArray[np.integer] | None] | None = None
+        self._opened: _Opened | None = None
         self._lookup: RowLookup | None = None
         self._open()
 
     def __len__(self) -> int:
-        tokens, selection = self._open()
-        return len(tokens) if selection is None else len(selection)
+        opened = self._open()
+        return len(opened.tokens) if opened.selection is None else len(opened.selection)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_opened": None}
@@ -105,13 +103,22 @@ class ArrowSource(TableSource, MappedSource):
         ids = ids_of(self._tables.arrays(column), len(tokens), column, self.where)
         return ids if selection is None else ids[selection]
 
-    def _open(self) -> tuple[ListColumn, NDArray[np.integer] | None]:
-        """Returns the column of tokens, and its selected rows in order: integers [N], or None for all rows."""
+    def _open(self) -> "_Opened":
+        """Returns the opened data, which is opened when it is first needed in a process."""
         if self._opened is None:
             arrays = self._tables.arrays(self._column)
             column = ListColumn(arrays, dtype=self._dtype, where=self._tables.where, column=self._column)
-            self._opened = column, self._tables.selection()
+            self._opened = _Opened(column, self._tables.selection())
         return self._opened
+
+
+class _Opened(NamedTuple):
+    """Arrow data that is open in this process."""
+
+    tokens: ListColumn
+    """The column of tokens, with all rows."""
+    selection: NDArray[np.integer] | None
+    """The selected rows, in order: integers [N]; None for all rows."""
 
 
 def is_held_dataset(data: Any) -> bool:
@@ -213,97 +220,3 @@ def _is_inside(array: Any, whole: Any) -> bool:
     """Returns whether a list array's values lie in the mapped bytes; those of a compressed file do not."""
     values = array.buffers()[-1]
     return values is None or not values.size or 0 <= values.address - whole.address < whole.size
-
-
-class RemoteArrowSource(RowGroupSource):
-    """Tokens of a list column of Arrow files in an object store; ids are row numbers, or come from an id column.
-
-    Record batches are read ahead, through a cache on the node's disk. From files of the file format only the column is
-    read, from those of the stream format (which `datasets` saves) every column. Files may be compressed.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> import pyarrow as pa
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "a.arrow")
-        ...     table = pa.table({"input_ids": [[1, 2, 3], [4]]})
-        ...     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        ...         writer.write_table(table)
-        ...     RemoteArrowSource(path.as_uri(), store=StoreCache(cache_folder=folder)).read(1).tolist()
-        [4]
-    """
-
-    def __init__(
-        self,
-        data: str | Sequence[str],
-        *,
-        column: str | None = None,
-        id_column: str | None = None,
-        kept_bytes: int = DEFAULT_KEPT_BYTES,
-        store: StoreCache | None = None,
-    ) -> None:
-        """Asks for the files and reads the number of rows of each record batch.
-
-        Args:
-            data: the URL of an Arrow file, of a folder of `*.arrow`, of a folder that `Dataset.save_to_disk` wrote, or
-                a pattern; or a list of URLs of files, in the order that numbers rows.
-            column: column of tokens, as for `ArrowSource`.
-            id_column: column of ids, as for `ArrowSource`.
-            kept_bytes: size of the decoded record batches that each process keeps; one always stays.
-            store: how the store is read; None for the defaults.
-
-        Raises:
-            FileNotFoundError: nothing is there.
-            ImportError: pyarrow, or fsspec's file system for the URL, is not installed.
-            ValueError: a file is not an Arrow IPC file.
-            TokenSourceError: a column is missing, ambiguous or of another type.
-            TokenStoreError: the store does not answer.
-        """
-        cached = store or StoreCache()
-        urls = arrow_objects(data) if isinstance(data, str | os.PathLike) else list(data)
-        super().__init__(
-            for_each(urls, lambda url: _StoredFile(url, cached)),
-            column=column,
-            id_column=id_column,
-            kept_bytes=kept_bytes,
-            ahead_bytes=cached.read_ahead_bytes,
-            store=cached,
-        )
-
-
-class _StoredFile:
-    """An Arrow file in a store, whose row groups are its record batches; see `GroupedFile`."""
-
-    def __init__(self, url: str, store: StoreCache) -> None:
-        self._object = CachedObject(url, store)
-        self._streamed: list[StreamedBatch] | None = None
-        self.where = without_secrets(url)
-        self.size_bytes = self._object.object.size_bytes
-        self.version = self._object.object.key
-
-    def look(self) -> tuple[Any, list[int]]:
-        """Returns the schema and the rows of each record batch; see `GroupedFile.look`."""
-        reader = self._reader()
-        schema = reader.schema
-        if not hasattr(reader, "get_batch"):  # a stream, as `datasets` writes: metadata is read without the cache
-            self._streamed = streamed_batches(self._object.object.read, self.size_bytes, self.where)
-            return schema, [batch.num_rows for batch in self._streamed]
-        is_nested = require("pyarrow", ARROW).types.is_nested
-        # Rows are counted with one column that is not nested, if there is one, which reads the fewest bytes.
-        narrow = [number for number, field in enumerate(schema) if not is_nested(field.type)]
-        counted = self._reader(narrow[:1] or None)
-        return schema, [counted.get_batch(number).num_rows for number in range(counted.num_record_batches)]
-
-    def read(self, group: int, column: str) -> Any:
-        """Returns one column of a record batch; see `GroupedFile.read`."""
-        schema = self._reader().schema
-        if self._streamed is None:
-            return self._reader([schema.names.index(column)]).get_batch(group)
-        pa, ipc = require("pyarrow", ARROW), require("pyarrow.ipc", ARROW)
-        message = self._object.read(*self._streamed[group][:2])
-        return ipc.read_record_batch(pa.py_buffer(message), schema).select([column])
-
-    def _reader(self, columns: Sequence[int] | None = None) -> Any:
-        """Returns a reader of the record batches, whose bytes come through the cache."""
-        require("pyarrow", ARROW)
-        return read_arrow(self._object.file(), self.where, columns=columns)

@@ -1,56 +1,20 @@
-"""`TableSource`: sources of a table's rows, with choosing the column of tokens and finding the row of an id.
+"""`TableSource`: a base class for sources of a table's rows, which finds the row of an id.
 
-Leaves lists of Arrow data to `_list_columns`, and opening tables to `arrow`, `parquet` and `mds`.
+Leaves which column holds tokens to `_token_columns`, lists of Arrow data to `_list_columns`, and opening tables to
+`arrow`, `remote_arrow`, `parquet` and `mds`.
 """
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.arrow import evident_column, is_token_list, nulls_of, values_of
+from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.parameters import parameter
 from packhorse.tokens.base import TokenSource, TokenSourceError
-
-
-def choose_column(schema: Any, column: str | None, where: str) -> str:
-    """Returns `column` or, if it is None, the column of integer lists: the only one, or the only one with a usual name.
-
-    Raises:
-        TokenSourceError: several columns could hold the tokens, or none.
-    """
-    if column is not None:
-        return column
-    kinds = {field.name: field.type for field in schema}
-    return choose_by_name(
-        {name: str(kind) for name, kind in kinds.items()},
-        [name for name, kind in kinds.items() if is_token_list(kind)],
-        where,
-    )
-
-
-def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: str) -> str:
-    """Returns the column of tokens, if it is evident.
-
-    Args:
-        columns: name → type of every column, for the message.
-        fitting: the columns that could hold tokens.
-        where: the data, for the message.
-
-    Raises:
-        TokenSourceError: several columns could hold the tokens, or none.
-    """
-    evident = evident_column(fitting)
-    if evident is not None:
-        return evident
-    found = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items()) or "none"
-    raise TokenSourceError(
-        f"{where}: {len(fitting)} of its columns could hold tokens; say which does with column=... "
-        f"Its columns are: {found}"
-    )
 
 
 def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDArray[np.int64]:

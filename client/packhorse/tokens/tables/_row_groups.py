@@ -1,30 +1,28 @@
-"""Tables that are decoded a row group at a time: Parquet files as a source, on a disk or in a store.
+"""`RowGroupSource`: a base class for tables that are decoded a row group at a time, whatever their files are.
 
-Owns which row group holds a row, which decoded row groups are kept, and which are decoded ahead; `arrow` uses all this
-for the record batches of files in stores. Leaves the layout of lists to `_list_columns`, and looking ids up to
-`_tables`.
+Owns which row group holds a row, which decoded row groups are kept, and which are decoded ahead. Leaves the layout of
+lists to `_list_columns`, looking ids up to `table_source`, and files to `parquet` and `remote_arrow`.
 """
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats import require
-from packhorse.formats.file_stamp import FileStamp
-from packhorse.formats.files import as_path, named_files
-from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
-from packhorse.tokens._decoded import DecodedCache, FlatColumn
-from packhorse.tokens._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
-from packhorse.tokens._node_cache import CachedObject, FetchAhead, StoreCache
-from packhorse.tokens._tables import RowLookup, TableSource, choose_column, ids_of
-from packhorse.tokens.base import FetchSource, TokenSourceError
+from packhorse.formats.object_store import for_each
+from packhorse.tokens.base import TokenSourceError
+from packhorse.tokens.fetched import FetchSource
+from packhorse.tokens.read_ahead import FetchAhead
+from packhorse.tokens.store_cache import StoreCache
+from packhorse.tokens.tables._decoded import DecodedCache, FlatColumn
+from packhorse.tokens.tables._list_columns import ListColumn
+from packhorse.tokens.tables._token_columns import check_id_type, choose_column, token_dtype_of
+from packhorse.tokens.tables.table_source import RowLookup, TableSource, ids_of
 
 DEFAULT_KEPT_BYTES = 1 << 28
 """Default size of the decoded row groups that each process keeps."""
+
 _DECODING_THREADS = 8
 """Threads that decode ahead: enough to wait for a store; with 16, decoding took a third more processor time."""
 
@@ -187,121 +185,6 @@ class RowGroupSource(TableSource, FetchSource):
 
     def _file_of(self, group: int) -> int:
         return int(np.searchsorted(self._group_ends, group, side="right"))
-
-
-class ParquetSource(RowGroupSource):
-    """Tokens of a list column of Parquet files; ids are row numbers, or come from an id column.
-
-    Parquet cannot be mapped: a row group is decoded when one of its sequences is needed, and those used last are kept.
-    Shuffled ids of a large dataset decode a row group for almost every sequence. So write small row groups (a few
-    hundred sequences), take a format that can be mapped, or keep decoded columns on the node's disk, where all its
-    processes map them: `store=StoreCache(keeps_decoded=True)`.
-
-    No file stays open between reads, so forks share none; a pickled source carries no tokens. Objects of a store are
-    read ahead, through a cache on the node's disk.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> import pyarrow.parquet as pq
-        >>> pq.write_table(pa.table({"id": [70, 30], "input_ids": [[1, 2, 3], [4]]}), "tokens.parquet")
-        >>> ParquetSource("tokens.parquet", id_column="id").read(30).tolist()
-        [4]
-    """
-
-    def __init__(
-        self,
-        data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        *,
-        column: str | None = None,
-        id_column: str | None = None,
-        cache_bytes: int = DEFAULT_KEPT_BYTES,
-        store: StoreCache | None = None,
-    ) -> None:
-        """Reads the files' footers.
-
-        Args:
-            data: a Parquet file, a folder with such files at any depth, a glob pattern, or a file's URL in a store; row
-                numbers continue over all files in sorted order, as in `packhorse prepare`. Or a list of files, in the
-                order of row numbers.
-            column: column of tokens, lists of integers. None for the only such column, or the only one of them named
-                `input_ids` or `tokens`.
-            id_column: column of ids, distinct integers. None if an id is a row number.
-            cache_bytes: size of the decoded row groups that each process keeps; one always stays.
-            store: how URLs are read, and whether decoded row groups are kept on the node's disk for all its processes
-                (`keeps_decoded`); None for the defaults.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ImportError: pyarrow, or fsspec's file system for a URL, is not installed.
-            ValueError: a file is not a Parquet file, or cache_bytes is negative.
-            TokenSourceError: a column is missing, ambiguous or of another type.
-            TokenStoreError: the store does not answer.
-        """
-        if cache_bytes < 0:
-            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
-        store = store or StoreCache()
-        names = _named_in(data)
-        urls, paths = ([name for name in names if is_url(name) is wanted] for wanted in (True, False))
-        if urls and paths:
-            raise TokenSourceError(f"{paths[0]} is a file and {without_secrets(urls[0])} a URL; give all of one kind")
-        super().__init__(
-            for_each(names, lambda name: _ParquetFile(name, store))
-            if urls
-            else [_ParquetFile(name, store) for name in names],
-            column=column,
-            id_column=id_column,
-            kept_bytes=cache_bytes,
-            ahead_bytes=store.read_ahead_bytes if urls else 0,
-            store=store,
-        )
-
-
-def _named_in(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Returns the paths and URLs that the user's argument names, in the order that numbers rows."""
-    if isinstance(data, str | os.PathLike):
-        return named_files(as_path(data), ".parquet")
-    return [as_path(path) for path in data]
-
-
-class _ParquetFile:
-    """A Parquet file on a disk, refused if it was replaced since, or an object in a store; see `GroupedFile`."""
-
-    def __init__(self, name: str, store: StoreCache) -> None:
-        self._name = name
-        self._opened = CachedObject(name, store) if is_url(name) else FileStamp.of(name)
-        self.where = without_secrets(name)
-        self.size_bytes = self._opened.size_bytes
-        if isinstance(self._opened, FileStamp):
-            self.version = f"{os.path.realpath(name)}\n{self.size_bytes}\n{self._opened.modified_ns}"
-        else:
-            self.version = self._opened.object.key
-
-    def look(self) -> tuple[Any, list[int]]:
-        """Returns the schema and the rows of each row group; see `GroupedFile.look`."""
-        with self._open() as opened:
-            metadata = opened.metadata
-            return opened.schema_arrow, [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-
-    def read(self, group: int, column: str) -> Any:
-        """Returns one column of a row group; see `GroupedFile.read`."""
-        with self._open() as opened:
-            # Without threads: in a forked process, Arrow's pool has none and would never answer.
-            return opened.read_row_group(group, columns=[column], use_threads=False)
-
-    @contextmanager
-    def _open(self) -> Iterator[Any]:
-        """Opens the file for one read and closes it again; reading its footer takes a millisecond or less."""
-        arrow, parquet = require("pyarrow", ARROW), require("pyarrow.parquet", ARROW)
-        if isinstance(self._opened, FileStamp):
-            self._opened.check(self._name)
-        file = self._name if isinstance(self._opened, FileStamp) else self._opened.file()
-        try:
-            with parquet.ParquetFile(file, pre_buffer=False) as opened:
-                yield opened
-        except (FileNotFoundError, PermissionError, TokenStoreError):
-            raise
-        except (arrow.ArrowException, OSError) as error:
-            raise ValueError(f"{self.where} cannot be read as a Parquet file: {error}") from None
 
 
 def _chunks(data: Any) -> list[Any]:

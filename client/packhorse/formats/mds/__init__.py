@@ -1,0 +1,9 @@
+"""MDS shards (MosaicML Streaming, version 2): the folder with its index, and the arrays in its cells.
+
+Only re-exports. `shards` has the layout, `arrays` what a cell of an array holds.
+"""
+
+from packhorse.formats.mds.arrays import array_type, num_integers, read_array
+from packhorse.formats.mds.shards import INDEX, INTEGERS, MdsShards
+
+__all__ = ["INDEX", "INTEGERS", "MdsShards", "array_type", "num_integers", "read_array"]

@@ -1,0 +1,161 @@
+"""Items fetched before they are needed, in threads: `FetchAhead` for any, `ReadAhead` for blocks of a store's objects.
+
+Owns which items come next and how many are kept. Blocks on the node's disk are in `node_cache`.
+"""
+
+import operator
+import os
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.storage import BoundedCache
+from packhorse.tokens.store_cache import CachedObject, StoreCache, joined
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+_Item = TypeVar("_Item", bound="_Sized")
+
+_KEPT_BLOCKS = 256
+"""Blocks that a process holds open."""
+
+
+class _Sized(Protocol):
+    """An item whose size is known."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class FetchAhead(Generic[_Key, _Item]):
+    """Items that a process fetches before it needs them. Threads may share it; in a forked process it begins empty.
+
+    Example:
+        >>> squares = FetchAhead(lambda number: np.int64(number**2), ahead=2, keep_bytes=1 << 20)
+        >>> squares.expect([3, 4, 5])
+        >>> int(squares.get(3)), int(squares.get(4))
+        (9, 16)
+    """
+
+    def __init__(self, fetch: Callable[[_Key], _Item], *, ahead: int, keep_bytes: int, threads: int = 16) -> None:
+        """Begins with no item.
+
+        Args:
+            fetch: returns the item of a key; called in any thread.
+            ahead: how many items are fetched ahead; 0 for none.
+            keep_bytes: size of the fetched items that are kept; the last one always is.
+            threads: most threads that fetch.
+        """
+        self._fetch = fetch
+        self.ahead = ahead
+        self._keep_bytes = keep_bytes
+        self._most_threads = min(threads, ahead)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Makes the state that belongs to this process: items, expectations, threads and their lock."""
+        self._process = os.getpid()
+        self._open = BoundedCache[_Key, _Item](self._keep_bytes, size_of=operator.attrgetter("nbytes"))
+        self._coming: OrderedDict[_Key, Future[_Item]] = OrderedDict()  # handed to the threads
+        self._expected: list[_Key] = []  # not yet handed to the threads, the next one last
+        self._wanted: queue.SimpleQueue[tuple[_Key, Future[_Item]]] = queue.SimpleQueue()
+        self._num_threads = 0
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("_fetch", "ahead", "_keep_bytes", "_most_threads")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def expect(self, keys: Sequence[_Key]) -> None:
+        """Begins to fetch items that are needed soon, in order, and drops what only an earlier call expected."""
+        if self._process != os.getpid():  # threads and locks do not survive a fork
+            self._begin()
+        wanted = set(keys)
+        with self._lock:
+            self._expected = list(keys[::-1])
+            for key in [key for key in self._coming if key not in wanted]:
+                self._coming.pop(key).cancel()
+        self._fetch_ahead()
+
+    def get(self, key: _Key) -> _Item:
+        """Returns an item, after waiting for it or fetching it; raises what fetching raised."""
+        if self._process != os.getpid():
+            self._begin()
+        item = self._open.find(key)
+        if item is None:
+            with self._lock:
+                coming = self._coming.pop(key, None)
+            item = self._fetch(key) if coming is None or coming.cancel() else coming.result()
+            item = self._open.put(key, item)
+            self._fetch_ahead()
+        return item
+
+    def _fetch_ahead(self) -> None:
+        """Hands items to the threads, up to `ahead`."""
+        with self._lock:
+            while self._expected and len(self._coming) < self.ahead:
+                key = self._expected.pop()
+                if key in self._coming or self._open.find(key) is not None:
+                    continue
+                future: Future[_Item] = Future()
+                self._coming[key] = future
+                self._wanted.put((key, future))
+                if self._num_threads < self._most_threads:
+                    # Not a ThreadPoolExecutor: a process that ends would wait for its threads.
+                    self._num_threads += 1
+                    threading.Thread(target=self._serve, name="packhorse-read-ahead", daemon=True).start()
+
+    def _serve(self) -> None:
+        """Fetches the items that are handed to the threads; runs in a thread, for ever."""
+        while True:
+            key, future = self._wanted.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._fetch(key))
+            except BaseException as error:  # raised where the item is asked for
+                future.set_exception(error)
+
+
+class ReadAhead:
+    """Ranges of bytes of several numbered objects, read in blocks that are fetched ahead."""
+
+    def __init__(self, open_object: Callable[[int], CachedObject], store: StoreCache) -> None:
+        self._open_object = open_object
+        self._block_bytes = size = store.block_bytes
+        self._blocks = FetchAhead(self._block, ahead=store.read_ahead_bytes // size, keep_bytes=_KEPT_BLOCKS * size)
+
+    def expect(self, numbers: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Begins to fetch the blocks of S ranges, in order.
+
+        Args:
+            numbers: object of each range: int64 [S].
+            begins: first byte of each range: int64 [S].
+            ends: exclusive end of each range, in bytes: int64 [S].
+        """
+        firsts = begins // self._block_bytes
+        several = np.where(ends > begins, -(-ends // self._block_bytes) - firsts, 0)
+        blocks = np.arange(several.sum()) + np.repeat(firsts - several.cumsum() + several, several)
+        keys = zip(np.repeat(numbers, several).tolist(), blocks.tolist(), strict=True)
+        self._blocks.expect(list(dict.fromkeys(keys)))
+
+    def read(self, number: int, begin: int, end: int) -> memoryview:
+        """Returns bytes [begin, end) of an object; a view if they are in one block."""
+        first = begin // self._block_bytes
+        offset = first * self._block_bytes
+        if begin < end <= offset + self._block_bytes:
+            return self._blocks.get((number, first))[begin - offset : end - offset]
+        return memoryview(joined(lambda block: self._blocks.get((number, block)), begin, end, self._block_bytes))
+
+    def _block(self, key: tuple[int, int]) -> memoryview:
+        number, block = key
+        return self._open_object(number).block(block)
