@@ -1,6 +1,6 @@
 """Token sources: from a sequence's id to its tokens, in every kind of storage. For clients and servers alike.
 
-Only re-exports. `base` defines what a source is. Each format has a module, for disks and stores alike, and `choose`
+Only re-exports. `base` defines what a source is. Each format has a module, those of tables in `tables`, and `choose`
 finds the source for a path, a URL or an object.
 """
 

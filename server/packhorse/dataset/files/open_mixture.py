@@ -148,10 +148,6 @@ class MixtureDataset:
     def manifest(self) -> Manifest:
         """A manifest of the first epoch: counts are averages over seeds, `over_length` is the sum over components."""
         manifests = [dataset.manifest for dataset in self.datasets]
-        first = manifests[0]
-        is_laid_alike = {each.options.context for each in manifests} == {first.options.context} and {
-            each.max_seq_len for each in manifests
-        } == {self.max_seq_len}
         given = self.mixture(0).epoch(0).taken
 
         def about(what: Callable[[Manifest], int]) -> int:
@@ -167,16 +163,7 @@ class MixtureDataset:
         id_dtypes = {manifest.id_dtype for manifest in manifests}
         start_dtypes = {manifest.start_dtype for manifest in manifests} - {None}
         return Manifest(
-            options=PlanOptions(
-                max_seq_len=self.max_seq_len,
-                algorithm="mixture",
-                over_length=first.options.over_length,
-                keep=first.options.keep,
-                align=first.options.align,
-                extra_tokens=first.options.extra_tokens,
-                tokens_per_rank=first.options.tokens_per_rank if is_laid_alike else None,
-                cost_cap_percent=first.options.cost_cap_percent if is_laid_alike else None,
-            ),
+            options=self._options(manifests),
             algorithm="mixture",
             num_sequences=about(lambda each: each.num_sequences),
             num_bins=self.num_bins,
@@ -198,6 +185,23 @@ class MixtureDataset:
             resources=tuple(_resources_of(manifests)),
             checksums={},
             digest=mixture_digest(self.chain),
+        )
+
+    def _options(self, manifests: Sequence[Manifest]) -> PlanOptions:
+        """Returns the options that all components have; how bins are laid over ranks only if that is alike too."""
+        first = manifests[0].options
+        is_laid_alike = {each.options.context for each in manifests} == {first.context} and {
+            each.max_seq_len for each in manifests
+        } == {self.max_seq_len}
+        return PlanOptions(
+            max_seq_len=self.max_seq_len,
+            algorithm="mixture",
+            over_length=first.over_length,
+            keep=first.keep,
+            align=first.align,
+            extra_tokens=first.extra_tokens,
+            tokens_per_rank=first.tokens_per_rank if is_laid_alike else None,
+            cost_cap_percent=first.cost_cap_percent if is_laid_alike else None,
         )
 
     def _mixture(self, seed: int) -> Mixture:

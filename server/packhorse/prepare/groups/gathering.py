@@ -1,8 +1,8 @@
 """The pass before all others, if there are groups: writes the tables of groups and members, and gives groups as rows.
 
 Owns `gather_groups` and its result, in which each group is one row, so that every later pass is the same with and
-without groups; and the refusal of groups that are too long or come twice. Leaves which rows are a group to `grouping`,
-and the sizes of groups with resources to `_resources`.
+without groups. Leaves which rows are a group to `grouping`, which groups fit a bin to `_tally`, refusing those that
+come twice to `_refusals`, and the sizes of groups with resources to `_resources`.
 """
 
 from collections.abc import Iterator
@@ -174,9 +174,8 @@ def gather_groups(
         _write(folder / STARTS, first_tokens)
     if not tally.members.ids_ascend:
         ids = np.array(map_array(folder / MEMBERS)[:, 0])
-        is_whole = first_tokens is None or grouping.share_prefixes is not None
-        if (repeated := first_repeated(ids if is_whole else ids[first_tokens == 0])) is not None:
-            raise duplicate_error(repeated, find_rows((opened.ranges, repeated)), before)
+        are_pieces = first_tokens is not None and grouping.share_prefixes is None
+        _refuse_repeated_id(ids[first_tokens == 0] if are_pieces else ids, opened, before)
         _write(folder / MEMBER_ORDER, np.argsort(ids, kind="stable"))
     all_dropped = np.sort(np.concatenate(tally.dropped))
     if len(all_dropped):
@@ -203,6 +202,13 @@ def gather_groups(
         most_by_room=sizes.most_members() if sizes else tally.most_by_room.numbers(),
         sizes=sizes,
     )
+
+
+def _refuse_repeated_id(ids: NDArray[np.int64], opened: Opened, before: PreparedDataset | None) -> None:
+    """Refuses an id that occurs twice among the members; raises a ValueError that names its rows."""
+    repeated = first_repeated(ids)
+    if repeated is not None:
+        raise duplicate_error(repeated, find_rows((opened.ranges, repeated)), before)
 
 
 def _opened_tables(folder: Path, rooms: RoomRule, some: tuple[int, int], classes: GroupClasses | None) -> Opened:
