@@ -11,7 +11,7 @@ from harness import Row, Sample, interleaved
 from workload import Workspace, in_words, serving
 
 from packhorse.client import Client, connect
-from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
 from packhorse.topology import Topology
 
 NOTE = (

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from packhorse.cli.token import _append
-from packhorse.server.access.tokens import TokenFile
+from packhorse.server.access.bearer_tokens import TokenFile
 
 
 def test_a_new_token_is_printed_once_and_kept_as_a_hash(packhorse, tmp_path):

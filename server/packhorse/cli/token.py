@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from packhorse.server.access.tokens import METHODS, NAMED, Grant, TokenFile, hash_of, new_token, parse_time
+from packhorse.server.access.bearer_tokens import METHODS, NAMED, Grant, TokenFile, hash_of, new_token, parse_time
 
 
 @click.group("token")

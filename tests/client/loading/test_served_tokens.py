@@ -22,7 +22,7 @@ from packhorse.client.errors import AccessDeniedError, TokensNotServedError
 from packhorse.formats import MegatronWriter
 from packhorse.formats.megatron_writer import MaskedTokenWriter
 from packhorse.prepare import Grouping, InputColumns, PlanOptions, prepare
-from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
 
 RNG = np.random.default_rng(11)
 DOCUMENTS = [RNG.integers(0, 60_000, n) for n in RNG.integers(2, 30, 120)]

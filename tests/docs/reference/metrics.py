@@ -10,12 +10,10 @@ def metrics_page() -> str:
         RESOURCE_GAUGE,
         RESOURCE_LABELS,
         RESOURCE_MEANING,
-        WAITING_GAUGE,
-        WAITING_LABELS,
-        WAITING_MEANING,
         Metrics,
         metric_names,
     )
+    from packhorse.server.watching.waiting import WAITING_GAUGE, WAITING_LABELS, WAITING_MEANING
 
     metrics = Metrics(list)
     facts: dict[str, tuple[str, str, tuple[str, ...]]] = {

@@ -13,11 +13,12 @@ from tests.waiting import time_with
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.errors import DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
-from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
 from packhorse.server.base import log_limit, logs
-from packhorse.server.base.log_limit import Sparing
-from packhorse.server.watching import calls as call_log
-from packhorse.server.watching.calls import Call, CallLog
+from packhorse.server.base.log_limit import LineLimit
+from packhorse.server.watching import call_watchers as call_log
+from packhorse.server.watching.call_watchers import CallLog
+from packhorse.server.watching.calls import Call
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
@@ -29,14 +30,14 @@ def record(message, error=None):
 
 def test_a_traceback_becomes_a_line():
     line = record("Unexpected\n  File ...", ValueError("bad\nbytes"))
-    assert Sparing().filter(line)
+    assert LineLimit().filter(line)
     assert logging.Formatter().format(line) == "Unexpected (ValueError: bad)"
 
 
 def test_few_lines_in_a_period_and_the_next_one_counts_the_others(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(log_limit, "time", time_with(monotonic=lambda: now[0]))
-    sparing = Sparing(most_lines=2, period_seconds=60)
+    sparing = LineLimit(most_lines=2, period_seconds=60)
     assert [sparing.filter(record("a")) for _ in range(1000)] == [True] * 2 + [False] * 998
     now[0] = 60
     line = record("b")
@@ -196,7 +197,7 @@ def test_single_calls_are_not_logged_by_default(running_server, client, wait_unt
 
 def test_lines_of_streams_have_a_limit(caplog, monkeypatch):
     log = CallLog()
-    monkeypatch.setitem(vars(call_log._STREAMS_LOG), "filters", [Sparing(4)])
+    monkeypatch.setitem(vars(call_log._STREAMS_LOG), "filters", [LineLimit(4)])
     call = Call("packhorse.v1.PackingService/StreamBins", request=pb.StreamBinsRequest(dataset="corpus"))
     call.num_sent = 1
     with caplog.at_level(logging.INFO, "packhorse"):

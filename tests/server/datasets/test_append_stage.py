@@ -14,7 +14,7 @@ from packhorse.client.errors import (
     NotImplementedByServerError,
     PositionPassedError,
 )
-from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
 from packhorse.server.datasets.run_progress import RunProgress, make_shared_table
 
 ONCE = RetryPolicy(deadline_seconds=0)

@@ -11,7 +11,7 @@ from tests.chaos.http2 import ACK, DATA, END_HEADERS, FRAME_HEADER_BYTES, HEADER
 from tests.faulty_server import Faults
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
 from packhorse.server.service.interceptor import (
     MOST_AT_ONCE,
     SMALL_REQUEST_BYTES,

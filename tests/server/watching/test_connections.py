@@ -9,8 +9,9 @@ from tests.waiting import time_with
 from packhorse.server.base.machine import Resources, memory_limit
 from packhorse.server.watching import connections as module
 from packhorse.server.watching.calls import Call
-from packhorse.server.watching.connections import FLOOD_BYTES_PER_SECOND, Connections, Measuring
+from packhorse.server.watching.connections import FLOOD_BYTES_PER_SECOND, Connections
 from packhorse.server.watching.metrics import Metrics
+from packhorse.server.watching.process_metrics import ProcessMetrics
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -143,11 +144,11 @@ def test_mapped_files_are_not_memory_of_its_own(tmp_path):
 
 def test_a_look_moves_metrics_and_the_answer_of_get_activity():
     metrics = Metrics(list)
-    measuring = Measuring(metrics, Connections())
+    measuring = ProcessMetrics(metrics, Connections())
     assert measuring.activity().memory_bytes == 0
-    measuring.look()
+    measuring.measure()
     seconds = metrics.registry.get_sample_value("packhorse_processor_seconds_total")
-    measuring.look()
+    measuring.measure()
     assert metrics.registry.get_sample_value("packhorse_processor_seconds_total") >= seconds > 0
     assert metrics.registry.get_sample_value("packhorse_memory_bytes") == measuring.activity().memory_bytes > 0
     assert measuring.activity().open_files > 0

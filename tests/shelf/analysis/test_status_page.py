@@ -28,7 +28,7 @@ from packhorse.client.errors import TokensNotServedError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.proof import ask_activity
-from packhorse.server.access.tokens import METRICS, Grant, hash_of, new_token
+from packhorse.server.access.bearer_tokens import METRICS, Grant, hash_of, new_token
 from packhorse.server.app.config import ServeConfig
 from packhorse.topology import Topology
 

@@ -6,7 +6,7 @@ from tests.waiting import time_with
 from packhorse.client import Access, connect
 from packhorse.client.errors import AccessDeniedError, ServerUnavailableError
 from packhorse.proof import ask_activity
-from packhorse.server.access.tokens import Grant, hash_of, new_token
+from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
 from packhorse.server.watching import activity as activity_module
 from packhorse.server.watching.activity import Activity
 from packhorse.server.watching.calls import Call

@@ -47,7 +47,7 @@ class ServeConfig:
     """Where the token ids of datasets are, if streams may send these too: training data. Empty if streams send only ids
     of sequences. See `Corpora.parse`; not the bearer tokens of `token_file`."""
     token_file: Path | None = None
-    """File of bearer tokens, one of which every call needs: access. None if calls need none. See `access.tokens`; not
+    """File of bearer tokens, one of which every call needs: access. None if calls need none. See `bearer_tokens`; not
     the token ids of `tokens`."""
     insecure: bool = False
     """Whether the server may listen in plain text where other machines can connect."""

@@ -17,8 +17,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from packhorse.parameters import parameter
+from packhorse.server.access.bearer_tokens import METRICS, TokenFile
 from packhorse.server.access.tls import Certificates
-from packhorse.server.access.tokens import METRICS, TokenFile
 from packhorse.server.app.config import ServeConfig, split_address
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.watching.own_status import DOCUMENT, Page

@@ -28,8 +28,8 @@ from prometheus_client import CollectorRegistry, Metric, values
 from prometheus_client.multiprocess import mark_process_dead
 
 from packhorse.parameters import parameter
+from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
-from packhorse.server.access.tokens import TokenFile
 from packhorse.server.app.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.app.metrics_port import listen_for_metrics
 from packhorse.server.app.sibling import METRICS, REACHED, SERVING, STATUS, STREAMS, ProcessSettings, Sibling

@@ -21,14 +21,14 @@ from grpc_reflection.v1alpha import reflection
 
 from packhorse.dataset import PreparedDatasetError
 from packhorse.parameters import parameter
+from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
-from packhorse.server.access.tokens import TokenFile
 from packhorse.server.app.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.app.health import NO_BLOCKS, Blocks, Condition, probe, watch, why_nothing_is_served
 from packhorse.server.app.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.app.sibling import Sibling
 from packhorse.server.base import kernels
-from packhorse.server.base.log_limit import Sparing
+from packhorse.server.base.log_limit import LineLimit
 from packhorse.server.base.logs import GRPC_LOGGER
 from packhorse.server.base.machine import allow_descriptors, most_connections
 from packhorse.server.base.shrinking_files import survive_shrinking_files
@@ -44,12 +44,15 @@ from packhorse.server.service.lanes import Lanes
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.activity import Activity
-from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Tracing, Watcher
-from packhorse.server.watching.connections import Connections, Measuring
+from packhorse.server.watching.call_watchers import CallLog, CallMetrics
+from packhorse.server.watching.calls import SERVICE, Watcher
+from packhorse.server.watching.connections import Connections
 from packhorse.server.watching.file_values import file_values
 from packhorse.server.watching.metrics import UNUSABLE_FILES, Metrics
 from packhorse.server.watching.own_status import OwnStatus, open_page
+from packhorse.server.watching.process_metrics import ProcessMetrics
 from packhorse.server.watching.runs import RunDigests
+from packhorse.server.watching.tracing import Tracing
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
 
@@ -108,19 +111,21 @@ class Server:
         of_files = file_values(self.mixtures, self.corpora, self.tokens, self.certificates)
         self.metrics = Metrics(self.catalog.opened, of_files, self.mixtures.opened)
         self.connections = Connections()
-        self.measuring = Measuring(self.metrics, self.connections)
+        self.process_metrics = ProcessMetrics(self.metrics, self.connections)
         self.lanes = Lanes.for_this_machine(config.processes)
         self.lanes.measure(self.metrics)
         limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
         version = installed_version()
-        self.activity = Activity(self.metrics, version, config.max_streams, config.processes, self.measuring.activity)
+        self.activity = Activity(
+            self.metrics, version, config.max_streams, config.processes, self.process_metrics.activity
+        )
         self.own_status = OwnStatus(
             self.mixtures, self.activity, self.metrics, self.certificates, of_files[UNUSABLE_FILES]
         )
         self.condition: Condition | None = None
         backend = Backend(
             self.mixtures,
-            saw_run=self.metrics.waiting.saw,
+            saw_run=self.metrics.waiting.remember,
             num_streams=lambda: limit.num_open,
             reached=RunProgress() if sibling is None else sibling.reached,
             corpora=self.corpora,
@@ -239,7 +244,7 @@ async def serve(
     looks = (
         asyncio.create_task(probe((server.lanes.streams, server.lanes.small_blocks), server.blocks.make, condition)),
         asyncio.create_task(watch(server.catalog, server.mixtures, server.corpora, look_now, condition)),
-        asyncio.create_task(server.measuring.keep_looking()),
+        asyncio.create_task(server.process_metrics.keep_measuring()),
     )
     if config.tokens:
         threading.Thread(target=server.check_corpora, name="check-corpora", daemon=True).start()
@@ -267,7 +272,7 @@ async def serve(
 def _prepare_process(config: ServeConfig) -> Accepting | None:
     """Sets what applies to the whole process; returns the task factory of its loop, None without workarounds."""
     sys.setswitchinterval(_SWITCH_SECONDS)
-    logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
+    logging.getLogger(GRPC_LOGGER).addFilter(LineLimit())
     if config.tls_files is None:
         for option, address in config.remote_addresses.items():
             flag = f"--{option.replace('_', '-')}"

@@ -7,7 +7,7 @@ import logging
 import time
 
 
-class Sparing(logging.Filter):
+class LineLimit(logging.Filter):
     """A logging filter that passes a few records in each period, as single lines, and counts the others.
 
     The next line that is passed says how many were left out before it. gRPC logs a traceback for every call that

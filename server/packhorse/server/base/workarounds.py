@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from packhorse.server.base.log_limit import Sparing
+from packhorse.server.base.log_limit import LineLimit
 
 _LOG = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Listening:
         self, make: Callable[[str], tuple[grpc.aio.Server, str]], address: str, accepting: Accepting | None
     ) -> None:
         if not _LOG.filters:  # each malformed request of a stranger logs a line
-            _LOG.addFilter(Sparing())
+            _LOG.addFilter(LineLimit())
         self._make = make
         self._accepting = accepting
         self._server, self.address = make(address)

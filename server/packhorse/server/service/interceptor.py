@@ -1,7 +1,7 @@
 """Every call on its way in and out: admission, token, reading the request, and reporting to watchers.
 
-Owns the server's one interceptor. Leaves logs, metrics and traces of calls to `watching.calls`, what a token grants to
-`tokens`, and the answers to `servicer`.
+Owns the server's one interceptor. Leaves logs, metrics and traces of calls to `call_watchers` and `tracing`, what a
+token grants to `bearer_tokens`, and the answers to `servicer`.
 
 gRPC by itself reads whatever is sent: a thousand requests of 4 MiB that never end would take 4 GiB, and a thousand
 complete ones several times as much, before any limit of ours applies. So requests are counted while they arrive.
@@ -19,7 +19,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health
 
-from packhorse.server.access.tokens import CLIENT, REFLECTION, TokenFile, TokenHolder
+from packhorse.server.access.bearer_tokens import REFLECTION, TokenFile
+from packhorse.server.access.caller import CALLER, TokenHolder
 from packhorse.server.base.faults import ServiceError, invalid_field, too_many_requests
 from packhorse.server.base.workarounds import CLIENT_LEFT, write_to_its_end
 from packhorse.server.service.memory_budget import DECODED_BYTES_PER_BYTE, MemoryBudget, OutOfMemoryBudgetError
@@ -98,7 +99,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         metadata = handler_call_details.invocation_metadata
         refusal = None if handler is None else self._token_refusal(path, metadata)
         call = Call("other" if handler is None else path.removeprefix("/"))
-        call.holder = CLIENT.get().name
+        call.holder = CALLER.get().name
         call.trace_parent = _header(metadata, "traceparent") or ""
         self.show("began", call)
         if handler is None:
@@ -118,7 +119,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self.show("ended", call)
 
     def _token_refusal(self, path: str, metadata: Any) -> ServiceError | None:
-        """Sets `CLIENT` to the token's holder; returns the error if the token is missing or not for this method."""
+        """Sets `CALLER` to the token's holder; returns the error if the token is missing or not for this method."""
         if self._tokens is None or path.startswith(_OF_HEALTH):
             return None
         try:
@@ -127,7 +128,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         except ServiceError as error:
             self.on_refusal(error)
             return error
-        CLIENT.set(TokenHolder(self._tokens, grant))
+        CALLER.set(TokenHolder(self._tokens, grant))
         return None
 
 

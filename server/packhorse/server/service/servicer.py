@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from packhorse.server.access.tokens import CLIENT
+from packhorse.server.access.caller import CALLER
 from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError
 from packhorse.server.base.time_slices import TimeSlices
 from packhorse.server.methods.asked_dataset import check_num_skips
@@ -112,7 +112,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def ListDatasets(self, request: pb.ListDatasetsRequest, context: _Context) -> pb.ListDatasetsResponse:  # noqa: N802
         """Lists the datasets that are served."""
         response = await self._answer(_whole(self._backend.list_datasets), request, context, self._lanes.answers)
-        return CLIENT.get().visible_datasets(response)
+        return CALLER.get().visible_datasets(response)
 
     async def GetDataset(self, request: pb.GetDatasetRequest, context: _Context) -> pb.GetDatasetResponse:  # noqa: N802
         """Describes one dataset."""
@@ -147,7 +147,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         return
                     answer = self._run(self._lanes.packing, session.answer_in_slices, message, memory)
                     response = await self._unless_draining(asyncio.ensure_future(answer))
-                    CLIENT.get().check_again()
+                    CALLER.get().check_again()
                     with self._sending():
                         yield response
 
@@ -170,7 +170,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
                         if num_blocks and not ahead:
                             ahead.extend(self._next_block(stream, size))
-                        CLIENT.get().check_again()
+                        CALLER.get().check_again()
                         sent_at = time.monotonic()
                         for message in messages:
                             with self._sending():
@@ -270,17 +270,17 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         """Returns what this process does now. Uses no lane, because people ask when the lanes are full."""
         async with self._call(context):
             _admitted(request)
-            activity = CLIENT.get().visible_activity(self._activity())
+            activity = CALLER.get().visible_activity(self._activity())
         return activity  # noqa: RET504  # returned within, mypy would miss a return here
 
     async def AppendStage(self, request: pb.AppendStageRequest, context: _Context) -> pb.AppendStageResponse:  # noqa: N802
         """Appends a stage to a mixture, if the client's token allows it."""
 
         def append(admitted: pb.AppendStageRequest) -> pb.AppendStageResponse:
-            client.check_changes()
+            caller.check_changes()
             return self._backend.append_stage(admitted)
 
-        client = CLIENT.get()
+        caller = CALLER.get()
         return await self._answer(_whole(append), request, context, self._lanes.answers)
 
     async def _answer(
@@ -318,7 +318,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         try:
             yield memory
         except Exception as error:
-            refusal = CLIENT.get().visible_error(refusal_of(error))
+            refusal = CALLER.get().visible_error(refusal_of(error))
             self._metrics.count_refusal(refusal)
             try:
                 await abort(context, refusal)
@@ -417,7 +417,7 @@ def _admitted(request: _Request) -> _Request:
     Raises:
         ServiceError: the token is not for it, it skips too many ranges, or the client's release does not fit.
     """
-    CLIENT.get().check_request(request)
+    CALLER.get().check_request(request)
     if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest | pb.LocateSequencesRequest):
         check_num_skips(request.skip)  # before anything is computed from them
     if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest):

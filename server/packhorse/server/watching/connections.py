@@ -1,11 +1,10 @@
-"""The connections to this process, and its use of the machine, measured every few seconds.
+"""The connections to this process, looked at every few seconds.
 
 Owns asking the kernel for the bytes that belong to no request: gRPC reports a call only when its headers are complete,
 so it says nothing of a connection that sends headers without end. Owns also ending idle connections if others find no
-room. Leaves the calls to `calls`, and what the system says of the process to `base.machine`.
+room. Leaves the calls to `calls`, and asking again and again to `process_metrics`.
 """
 
-import asyncio
 import logging
 import socket
 import struct
@@ -16,13 +15,10 @@ from collections.abc import Iterator, Set
 from contextlib import suppress
 from urllib.parse import quote
 
-from packhorse.server.base.log_limit import Sparing
+from packhorse.server.base.log_limit import LineLimit
 from packhorse.server.base.logs import fields
-from packhorse.server.base.machine import Resources, open_descriptors
-from packhorse.server.base.output import STDERR
+from packhorse.server.base.machine import open_descriptors
 from packhorse.server.watching.calls import Call, Watcher
-from packhorse.server.watching.metrics import Metrics
-from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,12 +29,6 @@ they read, send a hundredth of that."""
 CROWDED_SHARE = 0.75
 """Share of the connections that gRPC admits above which idle ones are ended. Otherwise gRPC would refuse new clients
 and probes as long as idle connections are open."""
-
-_EVERY_SECONDS = 2.0
-"""Time between two looks, at least."""
-
-_SHARE = 0.01
-"""Share of the time that looks may take: thousands of connections take tens of milliseconds."""
 
 UNIX_PEER = "unix:"
 """The peer of every connection to a unix socket."""
@@ -63,7 +53,7 @@ class Connections(Watcher):
 
     def __init__(self) -> None:
         if not _LOG.filters:
-            _LOG.addFilter(Sparing())
+            _LOG.addFilter(LineLimit())
         self.most: int | None = None
         self._idle: set[str] = set()  # peers without a call at the last look
         self.num_open = self.num_without_request = self.bytes_without_request = 0
@@ -131,61 +121,6 @@ class Connections(Watcher):
             "%d of %d connections were without a call, and were ended to make room for others",
             len(ending),
             self.num_open,
-        )
-
-
-class Measuring:
-    """Measures this process and its connections every few seconds, for the metrics and for GetActivity.
-
-    Args:
-        metrics: updated at every look.
-        connections: the connections to this process.
-    """
-
-    def __init__(self, metrics: Metrics, connections: Connections) -> None:
-        self._metrics = metrics
-        self._connections = connections
-        self._seen = Resources()
-        self._bytes_without_request = 0
-        self._num_left_out = 0
-
-    async def keep_looking(self) -> None:
-        """Looks again and again, in a thread, until it is cancelled."""
-        while True:
-            began = time.monotonic()
-            await asyncio.to_thread(self.look)
-            await asyncio.sleep(max(_EVERY_SECONDS, (time.monotonic() - began) / _SHARE))
-
-    def look(self) -> None:
-        """Measures once, and updates the metrics."""
-        metrics, connections = self._metrics, self._connections
-        connections.look()
-        before, now = self._seen, Resources.now()
-        num_left_out = STDERR.num_left_out
-        metrics.processor_seconds.inc(now.processor_seconds - before.processor_seconds)
-        metrics.memory.set(now.memory_bytes)
-        metrics.memory_limit.set(now.memory_limit_bytes)
-        metrics.open_files.set(now.open_files)
-        metrics.open_files_limit.set(now.most_open_files)
-        metrics.connections.set(connections.num_open)
-        metrics.connections_without_request.set(connections.num_without_request)
-        metrics.lines_left_out.inc(num_left_out - self._num_left_out)
-        metrics.bytes_without_request.inc(connections.bytes_without_request - self._bytes_without_request)
-        self._seen, self._bytes_without_request = now, connections.bytes_without_request
-        self._num_left_out = num_left_out
-
-    def activity(self) -> pb.ProcessActivity:
-        """Returns what the last look measured."""
-        seen, connections = self._seen, self._connections
-        return pb.ProcessActivity(
-            processor_seconds=seen.processor_seconds,
-            memory_bytes=seen.memory_bytes,
-            memory_limit_bytes=seen.memory_limit_bytes,
-            open_files=seen.open_files,
-            most_open_files=seen.most_open_files,
-            num_connections=connections.num_open,
-            num_connections_without_request=connections.num_without_request,
-            bytes_without_request=connections.bytes_without_request,
         )
 
 

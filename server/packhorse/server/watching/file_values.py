@@ -5,8 +5,8 @@ Owns collecting them from the parts that read the files. The gauges are in `metr
 
 from collections.abc import Callable
 
+from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
-from packhorse.server.access.tokens import TokenFile
 from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.watching.metrics import EXPIRY, UNUSABLE_FILES, Values

@@ -14,7 +14,7 @@ from packhorse.client import connect
 from packhorse.client.errors import InvalidRequestError
 from packhorse.dataset import PlanOptions
 from packhorse.prepare import prepare
-from packhorse.server.access.tokens import METHODS
+from packhorse.server.access.bearer_tokens import METHODS
 
 root = Path(sys.argv[1])
 COUNTS = {3: 2, 5: 1}

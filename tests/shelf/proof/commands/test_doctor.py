@@ -12,7 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tests.certificates import Authority
 
 from packhorse.proof.doctor import STEPS
-from packhorse.server.access.tokens import Grant, hash_of, new_token, parse_time
+from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 

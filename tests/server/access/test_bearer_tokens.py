@@ -6,8 +6,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.waiting import time_with
 
-from packhorse.server.access import tokens as tokens_module
-from packhorse.server.access.tokens import GONE_SECONDS, METHODS, MOST_TOKENS, Grant, TokenFile, hash_of, new_token
+from packhorse.server.access import bearer_tokens as tokens_module
+from packhorse.server.access.bearer_tokens import (
+    GONE_SECONDS,
+    METHODS,
+    MOST_TOKENS,
+    Grant,
+    TokenFile,
+    hash_of,
+    new_token,
+)
 from packhorse.server.base.faults import ServiceError
 from packhorse.v1 import packing_pb2 as pb
 
@@ -17,7 +25,7 @@ HASH = hash_of(TOKEN)
 
 @pytest.fixture(autouse=True)
 def _looks_every_time(monkeypatch):
-    monkeypatch.setattr("packhorse.server.access.tokens.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("packhorse.server.access.bearer_tokens.FRESH_SECONDS", 0.0)
 
 
 @pytest.fixture
