@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packhorse.client import PackStream, RetryPolicy
 from packhorse.client.errors import DamagedAnswerError, InvalidRequestError, ServerUnavailableError
 from packhorse.client.streams import pack_stream
-from packhorse.server.methods.pack_stream import PackSession
+from packhorse.server.methods.on_demand.pack_stream import PackSession
 from packhorse.v1 import packing_pb2 as pb
 
 CAPACITY = 60

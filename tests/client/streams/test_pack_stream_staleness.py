@@ -13,7 +13,7 @@ from packhorse.client.errors import (
     VersionMismatchError,
 )
 from packhorse.client.options import Staleness
-from packhorse.server.methods.pack_stream import PackSession
+from packhorse.server.methods.on_demand.pack_stream import PackSession
 from packhorse.v1 import packing_pb2 as pb
 
 CAPACITY = 60

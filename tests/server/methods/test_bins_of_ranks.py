@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from packhorse.packing.on_demand.online import OnlineBin, OnlineItem
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.methods import pack_stream
-from packhorse.server.methods.bins_of_ranks import order_of_costs
-from packhorse.server.methods.pack_stream import Rounds
+from packhorse.server.methods.on_demand.bins_of_ranks import order_of_costs
+from packhorse.server.methods.on_demand.rounds import Rounds
 from packhorse.topology import Balance, Topology, cost_of
 
 CAPACITIES = np.array([100])

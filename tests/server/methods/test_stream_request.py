@@ -13,7 +13,8 @@ from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import stream_request as stream_request
-from packhorse.server.methods.stream_request import MOST_BYTES, Epochs, StreamRequest
+from packhorse.server.methods.epochs import MOST_BYTES, Epochs
+from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, header_checksum

@@ -199,7 +199,7 @@ import sys
 from packhorse.rollouts import Rollouts, pack_rollouts
 eight = Rollouts(queries=[[1]] * 8, responses=[[2]] * 8)
 assert len(pack_rollouts(eight, max_seq_len=8, pad_token_id=0, world_size=2)) == 2
-sys.modules["packhorse.server.methods.pack"] = None
+sys.modules["packhorse.server.methods.on_demand.pack"] = None
 try:
     pack_rollouts(Rollouts(queries=[[1]], responses=[[2]]), max_seq_len=8, pad_token_id=0)
 except Exception as error:

@@ -286,7 +286,7 @@ class EmbeddedPlanner(_InThisProcess):
 
     def __init__(self) -> None:
         try:
-            import packhorse.server.methods.pack as pack
+            import packhorse.server.methods.on_demand.pack as pack
             from packhorse.server.base.faults import ServiceError
         except ModuleNotFoundError as error:
             raise PackhorseError(

@@ -8,9 +8,7 @@ from collections.abc import Collection
 from packhorse.dataset import MixtureDataset, Takedown, differing_parts, parts_at
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.datasets.protocols import Dataset, Datasets
-from packhorse.topology import (
-    Skips,
-)
+from packhorse.topology import Skips
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import REDACTING, SKIPPING, own_digest
 
@@ -26,7 +24,7 @@ def check_num_skips(ranges: Collection[pb.PositionRange]) -> None:
         raise too_large("skip", MAX_SKIPS, f"skip holds {len(ranges)} ranges; give at most {MAX_SKIPS}")
 
 
-def skips(ranges: Collection[pb.PositionRange]) -> Skips:
+def skips_of(ranges: Collection[pb.PositionRange]) -> Skips:
     """Returns the positions that a request skips; raises a ServiceError if its ranges are wrong."""
     check_num_skips(ranges)
     try:
@@ -147,11 +145,13 @@ def _check_stages(
     departs = parts_at(expected, mixture.chain)  # in the run; None if they differ nowhere
     if departs is None:
         return
-    whole = mixture.num_bins if position is None else skips.to_whole(position - 1) + 1 if position else 0
-    reached = epoch * mixture.num_bins + min(whole, mixture.num_bins)
+    in_epoch = mixture.num_bins
+    if position is not None:
+        in_epoch = skips.to_whole(position - 1) + 1 if position else 0
+    reached = epoch * mixture.num_bins + min(in_epoch, mixture.num_bins)
     if reached > departs:
-        at = "from the beginning" if not departs else f"at position {departs % mixture.num_bins} of epoch "
-        at += str(departs // mixture.num_bins) if departs else ""
+        departs_epoch, departs_position = divmod(departs, mixture.num_bins)
+        at = f"at position {departs_position} of epoch {departs_epoch}" if departs else "from the beginning"
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
             f"mixture {mixture.name!r} departs {at} ({departs} of the run) from the one that this run began with, and "

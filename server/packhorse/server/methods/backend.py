@@ -8,30 +8,25 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
-import numpy as np
-
 from packhorse.dataset import MixtureDataset
-from packhorse.epoch import joined
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.base.time_slices import Pace, TimeSlices, finish
+from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.protocols import Dataset, Datasets
 from packhorse.server.datasets.run_progress import RunProgress
-from packhorse.server.methods import asked_dataset, pack, requests, sizes, versions
-from packhorse.server.methods.dataset_messages import ID_TYPES, dataset_message
+from packhorse.server.methods import asked_dataset, requests
+from packhorse.server.methods.dataset_messages import dataset_message
+from packhorse.server.methods.epochs import Epochs
+from packhorse.server.methods.get_bins import get_bins_in_slices
 from packhorse.server.methods.locate import locate_in_slices
-from packhorse.server.methods.messages import as_declared, components_in, encode, encode_tokens
-from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
-from packhorse.server.methods.pack_stream import PackSession
+from packhorse.server.methods.on_demand import pack
+from packhorse.server.methods.on_demand.pack_stream import PackSession
+from packhorse.server.methods.open_stream import OpenStream
 from packhorse.server.methods.stage_request import stage_of
-from packhorse.server.methods.stream_request import Epochs, StreamRequest
+from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.server.methods.takedown_messages import takedown_message
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import get_bins_context
-
-_COPIES = 3
-"""Copies of an answer in memory while it is made: in arrays, in the message and in the bytes that are sent."""
 
 
 class Backend:
@@ -104,65 +99,7 @@ class Backend:
 
     def get_bins_in_slices(self, request: pb.GetBinsRequest) -> TimeSlices[pb.GetBinsResponse]:
         """As `get_bins`, in time slices."""
-        dataset = asked_dataset.get_dataset(
-            self._catalog, request.dataset, request.dataset_digest, request.expected_digest
-        )
-        takedown = self._catalog.takedown(dataset)
-        versions.check_reads(dataset, takedown, request.wire_version)
-        skips = asked_dataset.skips(request.skip)
-        if not request.is_whole:
-            skips = skips.plus(takedown.skips_of(request.epoch, request.seed))
-        end = max(request.positions, default=-1) + 1
-        asked_dataset.check_digest(
-            dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown
-        )
-        source = self._epochs.source(dataset, request.seed, request.epoch, skips)
-        corpus = self._corpora.of(dataset) if request.with_tokens else None
-        of_tokens = request.with_tokens * sizes.token_bytes(dataset)  # of a bin, at most
-        # First a bound that needs no bins: each has at least one sequence.
-        least = sizes.BYTES_PER_BIN + sizes.bytes_per_sequence(dataset) + of_tokens
-        most_positions = sizes.MAX_MESSAGE_BYTES // least
-        sizes.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
-        positions = np.array(request.positions, dtype=np.int64)
-        outside = positions[(positions < 0) | (positions >= source.num_bins)]
-        if len(outside):
-            requests.integer("positions", int(outside[0]), 0, source.num_bins - 1)
-        most = sizes.most_bytes_per_bin(dataset, with_tokens=request.with_tokens)
-        yield _COPIES * min(most * len(positions), sizes.MAX_MESSAGE_BYTES)
-        # Then the bins, part by part, until they are too many for one message.
-        parts = []
-        num_bytes = 0
-        at_once = max(1, BLOCK_BYTES // most)
-        pace = Pace()
-        for first in range(0, len(positions), at_once):
-            part = source.bins(positions[first : first + at_once])
-            bytes_of_bins = (sizes.BYTES_PER_BIN + of_tokens) * np.arange(1, len(part.bin_ends) + 1)
-            per_sequence = sizes.bytes_per_sequence(dataset)
-            ends = num_bytes + bytes_of_bins + per_sequence * part.bin_ends
-            num_fitting = first + int(np.searchsorted(ends, sizes.MAX_MESSAGE_BYTES, side="right"))
-            num_bytes = int(ends[-1])
-            sizes.check_answer_size("positions", num_bytes, num_fitting, len(positions))
-            parts.append(part)
-            if pace.is_over():
-                yield _COPIES * min(most * len(positions), sizes.MAX_MESSAGE_BYTES)
-                pace.restart()
-        bins = as_declared(joined(parts or [source.bins(positions)]), dataset.manifest)
-        self._catalog.confirm(dataset, components_in(bins))
-        self._note(dataset, skips, request.epoch, end)
-        digest = asked_dataset.digest_of(dataset, skips, takedown)
-        response = pb.GetBinsResponse(digest=digest, id_type=ID_TYPES[dataset.manifest.id_dtype])
-        context = get_bins_context(request, response.digest, response.id_type)
-        num_bins = self._epochs.whole(dataset, request.seed, request.epoch).num_bins
-        redacted = takedown.redacted(bins, epoch=request.epoch, seed=request.seed, num_bins=num_bins, skips=skips)
-        encode(bins, response.bins, context, None, positions, redacted)
-        if corpus is not None:
-            with self._corpora.reading(dataset):
-                tokens = corpus.read(bins, redacted)
-            has_prefixes = dataset.manifest.shares_prefixes
-            encode_tokens(tokens, response.tokens, response.bins.checksum, has_prefixes=has_prefixes)
-        del parts
-        yield (_COPIES - 1) * num_bytes
-        return response
+        return get_bins_in_slices(self._catalog, self._epochs, self._corpora, self._note, request)
 
     def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:
         """Locates each id in an epoch."""
@@ -176,21 +113,22 @@ class Backend:
         """Changes the stages of a mixture from a position on, unless bins after it have been sent."""
         requests.integer("from_position", request.from_position, 1)
 
-        def check() -> None:
-            """Raises a ServiceError if bins after the position have been sent."""
-            reached = self._reached.of(request.dataset)
-            if reached > request.from_position:
-                raise ServiceError(
-                    pb.ERROR_REASON_POSITION_PASSED,
-                    f"mixture {request.dataset!r} cannot change at position {request.from_position} of the run: bins "
-                    f"before {reached} have been sent already; choose that position or a later one, ahead of every "
-                    f"rank",
-                    {"dataset": request.dataset, "position": str(request.from_position), "reached": str(reached)},
-                )
-
         stage, replace = stage_of(request), request.replace
+        check = partial(self._check_not_passed, request.dataset, request.from_position)
         self._catalog.append_stage(request.dataset, stage, request.from_position, check, replace=replace)
         return pb.AppendStageResponse(dataset=self._described(request.dataset))
+
+    def _check_not_passed(self, name: str, from_position: int) -> None:
+        """Raises a ServiceError if bins of a mixture after a position of its run have been sent."""
+        reached = self._reached.of(name)
+        if reached > from_position:
+            raise ServiceError(
+                pb.ERROR_REASON_POSITION_PASSED,
+                f"mixture {name!r} cannot change at position {from_position} of the run: bins "
+                f"before {reached} have been sent already; choose that position or a later one, ahead of every "
+                f"rank",
+                {"dataset": name, "position": str(from_position), "reached": str(reached)},
+            )
 
     def _note(self, dataset: Dataset, skips: Skips, epoch: int, end: int) -> None:
         """Notes how far a run of a mixture has come: to `end`, exclusive, counted without skipped positions."""

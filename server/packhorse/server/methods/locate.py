@@ -16,7 +16,7 @@ from packhorse.server.base.time_slices import Pace, TimeSlices
 from packhorse.server.datasets.protocols import Datasets
 from packhorse.server.methods import asked_dataset, requests, sizes
 from packhorse.server.methods.dataset_messages import components_of
-from packhorse.server.methods.stream_request import Epochs
+from packhorse.server.methods.epochs import Epochs
 from packhorse.topology import StreamMode
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum
@@ -49,7 +49,7 @@ def locate_in_slices(
     """Locates each id and key of a request; raises a ServiceError if a field is wrong, or the request too large."""
     dataset = asked_dataset.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
     takedown = catalog.takedown(dataset)
-    skips = asked_dataset.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+    skips = asked_dataset.skips_of(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
     asked_dataset.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
     source = epochs.source(dataset, request.seed, request.epoch, skips)
     num_rooms = dataset.num_rooms

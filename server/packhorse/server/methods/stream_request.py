@@ -1,96 +1,27 @@
 """A StreamBins request: checked, its epoch divided by its topology, and the header that answers it.
 
-Owns the way from a request to the steps of its stream, and the caches of epochs, assignments and headers that streams
-share, because a thousand ranks of a run open their streams at the same time. Leaves the check of each field to
-`requests`, and the blocks of those steps to `open_stream`.
+Owns the way from a request to the steps of its stream, and what the streams of a run share. Leaves the check of each
+field to `requests`, caches to `epochs`, and the blocks of those steps to `open_stream`.
 """
 
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 from packhorse.dataset import MixtureDataset, Takedown
-from packhorse.epoch import Assignment, SkipSource, Source, independent_seed
-from packhorse.server.base.faults import ServiceError, invalid_field
-from packhorse.server.datasets.protocols import Dataset, Datasets, SizedSource
+from packhorse.epoch import Assignment, independent_seed
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets.protocols import Dataset, Datasets
 from packhorse.server.datasets.stream_progress import StreamProgress
 from packhorse.server.methods import asked_dataset, requests, sizes, versions
 from packhorse.server.methods.dataset_messages import ID_TYPES, components_of, context_rule_of
+from packhorse.server.methods.epochs import Epochs
 from packhorse.server.methods.messages import MAX_POSITION_SPREAD
-from packhorse.storage import BoundedCache
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import HeaderChecksums
 
-MOST_BYTES = 64 << 20
-"""Memory of all cached epochs. An epoch's parameters are a few words for each distinct length."""
-
-_LEAST_BYTES = 4096
-"""Memory that is counted for an epoch beside its parameters."""
-
-MOST_ASSIGNMENTS = 16
-"""Cached assignments: one for each run, and for each seed of a run whose ranks are independent."""
-
-MOST_RUNS = 64
-"""Runs whose topology and header are cached: all ranks and workers of a run ask for the same."""
-
 LONG_REQUEST_BYTES = 1 << 10
 """Size of a request above which nothing of its run is cached, because strangers choose what is in it."""
-
-_Key: TypeAlias = tuple["weakref.ref[Dataset]", *tuple[object, ...]]
-"""Key of a cache: the dataset, then seed, epoch and so on. The reference is weak, so that no cache keeps a dataset open
-that the catalog no longer has."""
-
-
-class Epochs:
-    """Makes epochs, assignments and runs, and caches those used last. Safe to be used by many threads."""
-
-    def __init__(self) -> None:
-        self._views: BoundedCache[_Key, SizedSource] = BoundedCache(
-            MOST_BYTES, lambda view: _LEAST_BYTES + view.num_bytes
-        )
-        self._assignments: BoundedCache[_Key, Assignment] = BoundedCache(MOST_ASSIGNMENTS)
-        self._runs: BoundedCache[_Key, _Run] = BoundedCache(MOST_RUNS)
-        self._gone: list[object] = []  # references to datasets that were closed since a cache was last used
-
-    def source(self, dataset: Dataset, seed: int, epoch: int, skips: Skips) -> Source:
-        """Returns an epoch of a dataset, without the skipped positions."""
-        whole = self.whole(dataset, seed, epoch)
-        return SkipSource(whole, skips) if skips else whole
-
-    def whole(self, dataset: Dataset, seed: int, epoch: int) -> SizedSource:
-        """Returns a whole epoch of a dataset; raises a ServiceError if a mixture has no epoch of that number."""
-        requests.check_epoch(dataset, epoch)
-
-        def make() -> SizedSource:
-            try:
-                return dataset.epoch(epoch, seed)
-            except ValueError as error:
-                raise invalid_field("epoch", str(error)) from None
-
-        return self._views.get(self._key(dataset, seed, epoch), make)
-
-    def assignment(self, dataset: Dataset, seed: int, epoch: int, skips: Skips, topology: Topology) -> Assignment:
-        """Returns the assignment that all ranks and workers of a run share; the number of workers does not matter."""
-        shape = topology if topology.workers_per_rank == 1 else replace(topology, workers_per_rank=1)
-
-        def make() -> Assignment:
-            return Assignment(self.source(dataset, seed, epoch, skips), shape, seed=seed, epoch=epoch)
-
-        return self._assignments.get(self._key(dataset, seed, epoch, skips, shape), make)
-
-    def run(self, dataset: Dataset, takedown: Takedown, request: bytes, make: Callable[[], "_Run"]) -> "_Run":
-        """Returns what the streams of a run share, from the cache or from `make`. `request` is the part they share."""
-        return self._runs.get(self._key(dataset, takedown, request), make)
-
-    def _key(self, dataset: Dataset, *coordinates: object) -> _Key:
-        """Returns a cache's key, after removing what belongs to datasets that were closed."""
-        if self._gone:
-            self._gone.clear()
-            for cache in (self._views, self._assignments, self._runs):
-                cache.drop(lambda key: key[0]() is None)
-        return (weakref.ref(dataset, self._gone.append), *coordinates)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -102,7 +33,7 @@ class _Run:
     """Seed of the epoch: the run's, or the stream's own if streams are independent."""
     topology: Topology
     """Topology of the request."""
-    of_stream: Topology
+    divided_by: Topology
     """Topology by which the epoch is divided: the request's, or that of a single stream if streams are independent,
     each with an epoch of its own. Such a run is not cached."""
     num_whole_bins: int
@@ -116,7 +47,7 @@ class _Run:
     def of(cls, request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown, epochs: Epochs) -> "_Run":
         """Checks the fields of a request that its run shares; see `StreamRequest.of`."""
         versions.check_reads(dataset, takedown, request.wire_version)
-        skips = asked_dataset.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+        skips = asked_dataset.skips_of(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
         num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
         source = epochs.source(dataset, request.seed, request.epoch, skips)
         try:
@@ -129,15 +60,15 @@ class _Run:
             raise
         batch_size = _batch_size(topology)
         sizes.check_message_size("topology.batch_size", batch_size, dataset, with_tokens=request.with_tokens)
-        seed, of_stream = request.seed, topology
+        seed, divided_by = request.seed, topology
         if topology.mode is StreamMode.INDEPENDENT:
-            seed, of_stream = independent_seed(seed, *_member(request, topology)), topology.of_one_stream()
+            seed, divided_by = independent_seed(seed, *_rank_and_worker(request, topology)), topology.of_one_stream()
         manifest = dataset.manifest
         header = pb.StreamHeader(
             digest=asked_dataset.digest_of(dataset, skips, takedown),
-            num_steps=of_stream.num_steps(source.num_bins),
+            num_steps=divided_by.num_steps(source.num_bins),
             num_bins=source.num_bins,
-            num_bins_dropped=of_stream.num_bins_dropped(source.num_bins),
+            num_bins_dropped=divided_by.num_bins_dropped(source.num_bins),
             max_seq_len=manifest.options.max_seq_len,
             max_sequences_per_bin=dataset.max_sequences_per_bin,
             id_type=ID_TYPES[manifest.id_dtype],
@@ -156,7 +87,7 @@ class _Run:
             skips=skips,
             seed=seed,
             topology=topology,
-            of_stream=of_stream,
+            divided_by=divided_by,
             num_whole_bins=num_whole_bins,
             header=header,
             checksums=HeaderChecksums(request, header),
@@ -197,14 +128,14 @@ class StreamRequest:
         takedown = catalog.takedown(dataset)
         run = _run_of(request, dataset, takedown, epochs)
         topology, skips, num_bins = run.topology, run.skips, run.header.num_bins
-        rank, worker = _member(request, topology)
+        rank, worker = _rank_and_worker(request, topology)
         first_step = requests.integer("first_step", request.first_step, 0)
-        begin = _begin(topology, first_step, num_bins)
+        begin = _may_differ_from(topology, first_step, num_bins)
         asked_dataset.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
         )
-        of_stream = run.of_stream
-        is_independent = of_stream is not topology
+        divided_by = run.divided_by
+        is_independent = divided_by is not topology
         if is_independent:
             rank = worker = 0
         header = pb.StreamHeader()
@@ -217,10 +148,10 @@ class StreamRequest:
             epoch=request.epoch,
             run_seed=None if is_independent else request.seed,
             num_whole_bins=run.num_whole_bins,
-            topology=of_stream,
-            assignment=epochs.assignment(dataset, run.seed, request.epoch, skips, of_stream),
+            topology=divided_by,
+            assignment=epochs.assignment(dataset, run.seed, request.epoch, skips, divided_by),
             rank=rank,
-            steps=of_stream.worker_steps(worker, num_bins, first_step=first_step),
+            steps=divided_by.worker_steps(worker, num_bins, first_step=first_step),
             progress=StreamProgress(
                 dataset.name, request.epoch, request.seed, run.num_whole_bins, skips.to_whole(begin)
             ),
@@ -267,13 +198,13 @@ def _run_of(request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown,
     return epochs.run(dataset, takedown, data, lambda: _Run.of(request, dataset, takedown, epochs))
 
 
-def _member(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, int]:
+def _rank_and_worker(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, int]:
     """Returns rank and worker; raises a ServiceError if the topology does not have them."""
     rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
     return rank, requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
 
 
-def _begin(topology: Topology, first_step: int, num_bins: int) -> int:
+def _may_differ_from(topology: Topology, first_step: int, num_bins: int) -> int:
     """Returns the position from which the dataset may differ from the one that the run has read until now."""
     if first_step == 0:
         return topology.start_position

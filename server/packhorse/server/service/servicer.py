@@ -19,8 +19,8 @@ from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError
 from packhorse.server.base.time_slices import TimeSlices
 from packhorse.server.methods.asked_dataset import check_num_skips
 from packhorse.server.methods.backend import Backend
+from packhorse.server.methods.on_demand.pack import SEARCHING
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
-from packhorse.server.methods.pack import SEARCHING
 from packhorse.server.methods.stream_request import LONG_REQUEST_BYTES
 from packhorse.server.methods.versions import check_wire_version
 from packhorse.server.service.lanes import Lane, Lanes

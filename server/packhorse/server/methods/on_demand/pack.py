@@ -28,7 +28,7 @@ from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
-from packhorse.server.methods.bins_of_ranks import (
+from packhorse.server.methods.on_demand.bins_of_ranks import (
     MOST_COST,
     check_costs,
     evened,
@@ -95,6 +95,18 @@ class Items:
                 "max_sequences_per_bin",
                 "max_sequences_per_bin does not go with groups: leave it 0",
             )
+        return cls._of_groups(request, sizes, capacities, kinds, groups)
+
+    @classmethod
+    def _of_groups(
+        cls,
+        request: pb.PackSequencesRequest,
+        sizes: NDArray[np.int64],
+        capacities: NDArray[np.int64],
+        kinds: NDArray[np.int64],
+        groups: NDArray[np.int64],
+    ) -> "Items":
+        """Does the work of `of` for groups: `kinds` and `groups` have a number for each sequence."""
         order = np.argsort(groups, kind="stable")
         starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
         of_groups = np.add.reduceat(sizes[order], starts)
@@ -195,7 +207,7 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     num_bytes = BYTES_PER_LENGTH * len(request.lengths)
     yield num_bytes
     capacity = requests.integer("max_seq_len", request.max_seq_len, 1, MAX_SEQ_LEN)
-    limit = requests.integer("max_sequences_per_bin", request.max_sequences_per_bin, 0) or None
+    max_sequences_per_bin = requests.integer("max_sequences_per_bin", request.max_sequences_per_bin, 0) or None
     align = requests.integer("align", request.align, 0, capacity) or 1
     extra = requests.integer("extra_tokens", request.extra_tokens, LEAST_EXTRA_TOKENS, capacity - 1)
     ranks = ranks_of(request)
@@ -214,9 +226,13 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     for kind in kinds:
         of_kind = items.sizes[kind.members]
         if request.budgets:
-            parts.append(_packed_under_budgets(request, algorithm, of_kind, capacities, limit))
+            parts.append(_pack_under_budgets(request, algorithm, of_kind, capacities, max_sequences_per_bin))
         else:
-            parts.append(_packed(request, algorithm, of_kind[:, 0], capacity, limit, MAX_PACK_SECONDS / len(kinds)))
+            parts.append(
+                _pack_rooms(
+                    request, algorithm, of_kind[:, 0], capacity, max_sequences_per_bin, MAX_PACK_SECONDS / len(kinds)
+                )
+            )
         yield num_bytes
     indices = np.concatenate([kind.members[part.indices] for kind, part in zip(kinds, parts, strict=True)])
     first = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
@@ -229,7 +245,7 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
     if is_balanced(ranks):
         yield num_bytes
-        indices, ends = _evened_items(indices, ends, items, costs, capacities, limit, ranks)
+        indices, ends = _evened_items(indices, ends, items, costs, capacities, max_sequences_per_bin, ranks)
     indices, ends = items.members(indices, ends)
     if is_balanced(ranks):
         order = order_of_costs(costs[indices], ends, ranks)
@@ -238,7 +254,7 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     return pb.PackSequencesResponse(
         indices=indices.astype("<u4").tobytes(),
         bin_ends=ends.astype("<u4").tobytes(),
-        lower_bound=sum(_bound(kind, items, capacities, limit) for kind in kinds),
+        lower_bound=sum(_bound(kind, items, capacities, max_sequences_per_bin) for kind in kinds),
         algorithm=",".join(sorted({part.algorithm for part in parts})),
     )
 
@@ -249,11 +265,11 @@ def _evened_items(
     items: Items,
     costs: NDArray[np.int64],
     capacities: NDArray[np.int64],
-    limit: int | None,
+    max_sequences_per_bin: int | None,
     ranks: Topology,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns bins of the same items that make ranks wait less; see `evened`. `costs` are of sequences: int64 [S]."""
-    sizes, capacities = _with_limit(items.sizes, capacities, limit)
+    sizes, capacities = _with_limit(items.sizes, capacities, max_sequences_per_bin)
     of_items = sums_of(costs[items.sequences], items.ends)
     kinds = items.separate_by if len(items.separate_by) else None
     return evened(indices, ends, sizes, of_items, capacities, ranks, kinds)
@@ -283,9 +299,9 @@ class _Kind:
     """Room in tokens → how many of the items have it."""
 
 
-def _bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], limit: int | None) -> int:
+def _bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], max_sequences_per_bin: int | None) -> int:
     """Returns a number of bins below which no packing of a kind exists."""
-    of_tokens = lower_bound(kind.counts, int(capacities[0]), max_sequences_per_bin=limit)
+    of_tokens = lower_bound(kind.counts, int(capacities[0]), max_sequences_per_bin=max_sequences_per_bin)
     if len(capacities) == 1:
         return of_tokens
     sizes = items.sizes[kind.members]
@@ -320,12 +336,12 @@ def _kinds(items: Items, algorithm: str) -> list[_Kind]:
     return kinds
 
 
-def _packed(
+def _pack_rooms(
     request: pb.PackSequencesRequest,
     algorithm: str,
     rooms: NDArray[np.int64],
     capacity: int,
-    limit: int | None,
+    max_sequences_per_bin: int | None,
     time_limit_seconds: float,
 ) -> PackedSequences:
     """Packs items of one kind that take only tokens: `rooms` is int64 [n]."""
@@ -334,7 +350,7 @@ def _packed(
             rooms,
             capacity,
             algorithm=algorithm,
-            max_sequences_per_bin=limit,
+            max_sequences_per_bin=max_sequences_per_bin,
             seed=request.seed if request.HasField("seed") else None,
             time_limit_seconds=time_limit_seconds,
         )
@@ -348,24 +364,26 @@ def _packed(
         ) from None
 
 
-def _packed_under_budgets(
+def _pack_under_budgets(
     request: pb.PackSequencesRequest,
     algorithm: str,
     sizes: NDArray[np.int64],
     capacities: NDArray[np.int64],
-    limit: int | None,
+    max_sequences_per_bin: int | None,
 ) -> PackedSequences:
     """Packs items of one kind that also take resources: `sizes` is int64 [n, d]."""
     if algorithm not in ("auto", "best-fit"):
         raise invalid_field("algorithm", f"algorithm: budgets are packed by 'best-fit', not by {algorithm!r}")
-    sizes, capacities = _with_limit(sizes, capacities, limit)
+    sizes, capacities = _with_limit(sizes, capacities, max_sequences_per_bin)
     return pack_sizes(sizes, capacities, seed=request.seed if request.HasField("seed") else None)
 
 
 def _with_limit(
-    sizes: NDArray[np.int64], capacities: NDArray[np.int64], limit: int | None
+    sizes: NDArray[np.int64], capacities: NDArray[np.int64], max_sequences_per_bin: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Adds a limit of sequences in a bin as one more budget, of which each item takes 1; None adds nothing."""
-    if limit is None:
+    if max_sequences_per_bin is None:
         return sizes, capacities
-    return np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1), np.append(capacities, limit)
+    return np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1), np.append(
+        capacities, max_sequences_per_bin
+    )
