@@ -20,7 +20,7 @@ from packhorse.client.errors import DatasetCorruptError, TokensNotServedError
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
 from packhorse.server.app.health import Blocks, Condition
-from packhorse.server.datasets.catalog import not_served
+from packhorse.server.datasets.refusals import not_served
 from packhorse.server.watching.metrics import Metrics
 
 

@@ -23,6 +23,7 @@ from packhorse.dataset import (
     open_prepared,
 )
 from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError, lacks_files, no_file_left
+from packhorse.server.datasets.refusals import no_dataset, not_served, reason_of
 from packhorse.server.datasets.stamps import (
     ArrayStamps,
     OlderVersion,
@@ -32,7 +33,6 @@ from packhorse.server.datasets.stamps import (
     stamps_of,
 )
 from packhorse.storage import look_at
-from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,9 +47,6 @@ _OF_THE_FILE_SYSTEM = "lost+found"
 """A folder at the top of many volumes, which only its owner may read."""
 
 _STILL_SERVED = "; the version loaded before is served until this server ends, and a restart would not serve it"
-
-MOST_NAMES = 8
-"""How many datasets a message names: one that named thousands would be too long for a header."""
 
 
 class Catalog:
@@ -73,13 +70,13 @@ class Catalog:
         self._lock = threading.Lock()  # held to look up names, never while a folder is read
         self._current: dict[str, OpenDataset] = {}
         self._refused: dict[str, RefusedFolder] = {}
-        self._opening: dict[str, threading.Lock] = {}
+        self._locks: dict[str, threading.Lock] = {}  # held while a folder is opened
         self._older: dict[str, list[OlderVersion]] = {}
         self._gone: dict[str, str] = {}  # datasets that are served and whose folder is not there, with the reason
         self._hanging: set[str] = set()  # folders whose file system did not answer when it was last asked
         if not look_at(str(self._root), self._root.is_dir):
             raise PreparedDatasetError(f"data root {root} is not a folder")
-        if not look_at(f"{root}/*", lambda: any(True for _ in self._datasets(self._entries()))):
+        if not look_at(f"{root}/*", lambda: any(True for _ in self._folders_among(self._entries()))):
             raise PreparedDatasetError(
                 f"no prepared dataset below {root}; `packhorse prepare --output {root}/NAME …` writes one"
             )
@@ -95,7 +92,7 @@ class Catalog:
     def refresh(self) -> None:
         """Opens prepared folders that are not known yet, or that changed since they were opened or refused."""
         try:
-            found = self._folders()
+            found = self._stamps_of_folders()
         except OSError as error:
             self._note_gone(dict.fromkeys(self._current, f"the data root cannot be read: {error.strerror}"))
             raise
@@ -166,9 +163,9 @@ class Catalog:
                 if older.digest == digest and (dataset := older.read()) is not None:
                     return dataset
         if current is not None:
-            return self._version(current.dataset, digest)
+            return self._in_version(current.dataset, digest)
         try:
-            folders = {folder.name: (folder, stamps) for folder, stamps in self._folders().items()}
+            folders = {folder.name: (folder, stamps) for folder, stamps in self._stamps_of_folders().items()}
         except OSError as error:  # `watch` in `app.health` logs it
             if lacks_files(error):
                 raise no_file_left() from None
@@ -179,7 +176,7 @@ class Catalog:
             current, refused = self._current.get(name), self._refused.get(name)
             names = sorted({*folders, *self._current} - {*self._refused})
         if current is not None:
-            return self._version(current.dataset, digest)
+            return self._in_version(current.dataset, digest)
         if refused is not None:
             raise no_file_left() if refused.lacks_files else not_served(name, refused.reason)
         raise no_dataset(name, sorted({*names, *besides}))
@@ -204,7 +201,7 @@ class Catalog:
         except (PreparedDatasetError, OSError) as error:
             if lacks_files(error):
                 raise no_file_left() from None
-            reason = _reason(dataset.path, error)
+            reason = reason_of(dataset.path, error)
             self._withdraw(dataset, reason)
             raise not_served(dataset.name, reason) from None
 
@@ -224,16 +221,16 @@ class Catalog:
         with self._lock:
             return [current.dataset for current in self._current.values()]
 
-    def _folders(self) -> dict[Path, Stamps]:
+    def _stamps_of_folders(self) -> dict[Path, Stamps]:
         """Returns every folder that is, or should be, a dataset → the stamps of its files.
 
         Raises:
             OSError: the root cannot be read.
         """
         try:
-            found = look_at(f"{self._root}/*", lambda: dict(self._seen(self._entries())))
+            found = look_at(f"{self._root}/*", lambda: dict(self._with_stamps(self._entries())))
         except TimeoutError:  # some file system hangs: each entry is asked by itself, which takes longer
-            return self._answering(look_at(str(self._root), self._entries))
+            return self._stamps_of_answering(look_at(str(self._root), self._entries))
         self._hanging = set()
         return found
 
@@ -241,20 +238,20 @@ class Catalog:
         """Returns everything below the root, or the root itself if it is a prepared folder."""
         return [self._root] if has_manifest(self._root) else sorted(self._root.iterdir())
 
-    def _answering(self, entries: Sequence[Path]) -> dict[Path, Stamps]:
-        """Returns the folders, as `_folders`, of the entries that answer; refuses the others until they answer."""
+    def _stamps_of_answering(self, entries: Sequence[Path]) -> dict[Path, Stamps]:
+        """Returns as `_stamps_of_folders`, for the entries that answer; refuses the others until they answer."""
         found: dict[Path, Stamps] = {}
         hanging = set()
         for entry in entries:
             try:
-                found |= look_at(str(entry), partial(dict, self._seen([entry])))
+                found |= look_at(str(entry), partial(dict, self._with_stamps([entry])))
             except TimeoutError as error:
                 hanging.add(entry.name)
                 self._refuse(entry, error, ())
         self._hanging = hanging
         return found
 
-    def _datasets(self, entries: Iterable[Path]) -> Iterator[Path]:
+    def _folders_among(self, entries: Iterable[Path]) -> Iterator[Path]:
         """Yields the entries of the root that are, or should be, a dataset."""
         for folder in entries:
             if not folder.name.startswith(".") and folder.name != _OF_THE_FILE_SYSTEM and has_manifest(folder):
@@ -262,15 +259,15 @@ class Catalog:
             elif (crashed := left_aside(folder)) and crashed.name not in self._current and has_manifest(folder):
                 yield crashed  # a crash left only the folder moved aside: opening fails, and the error says what to do
 
-    def _seen(self, entries: Iterable[Path]) -> Iterator[tuple[Path, Stamps]]:
-        for folder in self._datasets(entries):
+    def _with_stamps(self, entries: Iterable[Path]) -> Iterator[tuple[Path, Stamps]]:
+        for folder in self._folders_among(entries):
             yield folder, stamps_of(folder)
 
     def _open(self, folder: Path, stamps: Stamps) -> None:
         """Opens a folder whose files have these stamps, or refuses it; does nothing if it was so before."""
         with self._lock:
-            opening = self._opening.setdefault(folder.name, threading.Lock())
-        with opening:  # only requests for the same folder wait meanwhile
+            lock = self._locks.setdefault(folder.name, threading.Lock())
+        with lock:  # only requests for the same folder wait meanwhile
             refused, before = self._refused.get(folder.name), self._current.get(folder.name)
             if (before is not None and stamps == before.stamps) or (refused is not None and refused.stays(stamps)):
                 return
@@ -281,30 +278,39 @@ class Catalog:
                     self.confirm(before.dataset)
             try:
                 self._check_inside(folder)
-                dataset, is_checked = self._load(folder, stamps)
+                dataset, is_checked = self._open_files(folder, stamps)
                 opened = OpenDataset(dataset, ArrayStamps.of(dataset), stamps)
             except Exception as error:  # no folder, however odd, affects another
                 self._refuse(folder, error, stamps)
                 return
-            with self._lock:
-                before = self._current.get(folder.name)  # None if it was withdrawn
-                is_same = before is not None and before.dataset.manifest.digest == dataset.manifest.digest
-                if before is not None and is_same:
-                    opened = OpenDataset(before.dataset, before.arrays, stamps)
-                elif before is not None:
-                    self._older.setdefault(folder.name, []).append(OlderVersion(before))
-                    _warn_of_new_version(before.dataset, dataset)
-                self._current[folder.name] = opened
-                if self._refused.pop(folder.name, None) is not None:
-                    _LOG.info("%s is right now: it is served with digest %s", folder.name, dataset.manifest.digest)
-        if not is_checked and not is_same:
+            is_new = self._serve(folder.name, opened)
+        if not is_checked and is_new:
             threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
 
-    def _version(self, current: PreparedDataset, digest: str) -> PreparedDataset:
+    def _serve(self, name: str, opened: OpenDataset) -> bool:
+        """Serves a folder as it is open now, and keeps the version before it; returns whether this is a new version.
+
+        If only the files are others, what was open before stays open: streams read it.
+        """
+        now = opened.dataset
+        with self._lock:
+            before = self._current.get(name)  # None if it was withdrawn
+            is_new = before is None or before.dataset.manifest.digest != now.manifest.digest
+            if before is not None and not is_new:
+                opened = OpenDataset(before.dataset, before.arrays, opened.stamps)
+            elif before is not None:
+                self._older.setdefault(name, []).append(OlderVersion(before))
+                _warn_of_new_version(before.dataset, now)
+            self._current[name] = opened
+            if self._refused.pop(name, None) is not None:
+                _LOG.info("%s is right now: it is served with digest %s", name, now.manifest.digest)
+        return is_new
+
+    def _in_version(self, current: PreparedDataset, digest: str) -> PreparedDataset:
         """Returns the earlier version with a digest, if the folder of `current` keeps it; otherwise `current`."""
         if digest in ("", current.manifest.digest) or current.manifest.version == 1:
             return current
-        with self._opening[current.name]:
+        with self._locks[current.name]:
             for older in self._older.get(current.name, ()):  # opened by a request at the same time
                 if older.digest == digest and (dataset := older.read()) is not None:
                     return dataset
@@ -314,7 +320,7 @@ class Catalog:
             stamps = stamps_of(folder)
             try:
                 self._check_inside(folder)
-                dataset, is_checked = self._load(folder, stamps)
+                dataset, is_checked = self._open_files(folder, stamps)
                 older = OlderVersion(OpenDataset(dataset, ArrayStamps.of(dataset), stamps))
             except (PreparedDatasetError, OSError) as error:
                 _LOG.error("not serving an earlier version of %s: %s", current.name, error)
@@ -346,7 +352,7 @@ class Catalog:
                 f"{name} is a link that leads out of the data root; move its target there, or mount it"
             )
 
-    def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
+    def _open_files(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
         """Opens a folder with these stamps, and returns whether its arrays were compared with their checksums."""
         num_bytes = sum(path.stat().st_size for path in folder.glob("*.npy"))
         at_once = num_bytes <= CHECK_AT_ONCE_BYTES
@@ -356,7 +362,7 @@ class Catalog:
         """Notes why a folder is not served, and when it is tried again; logs it unless it has been logged."""
         still_served = _STILL_SERVED if folder.name in self._current else ""
         what = "the new version of " if still_served else ""
-        reason, before = _reason(folder, error), self._refused.get(folder.name)
+        reason, before = reason_of(folder, error), self._refused.get(folder.name)
         is_logged = before is not None and (before.reason, before.stamps) == (reason, stamps)
         if isinstance(error, PreparedDatasetError | OSError) and not is_logged:
             _LOG.error("not serving %s%s: %s%s", what, folder.name, error, still_served)
@@ -382,7 +388,7 @@ class Catalog:
                     with suppress(ServiceError):
                         self._check_open_files(dataset, arrays)
                 return
-            self._withdraw(dataset, _reason(dataset.path, error))
+            self._withdraw(dataset, reason_of(dataset.path, error))
 
     def _withdraw(self, dataset: PreparedDataset, reason: str) -> None:
         """Ends serving a version; if it is the current one, its folder is refused until its files change."""
@@ -411,38 +417,3 @@ def _warn_of_new_version(before: PreparedDataset, now: PreparedDataset) -> None:
         now.manifest.digest,
         before.manifest.digest,
     )
-
-
-def no_dataset(name: str, names: Sequence[str]) -> ServiceError:
-    """Returns the error for a name that no dataset has, with some of the existing names."""
-    some = ", ".join(names[:MOST_NAMES]) or "none"
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    shown = name if len(name) <= 80 else f"{name[:80]}…"
-    return ServiceError(
-        pb.ERROR_REASON_DATASET_NOT_FOUND,
-        f"no dataset is named {shown!r}; this server has: {some}{more}",
-        {"dataset": shown},
-    )
-
-
-def no_mixture(name: str) -> ServiceError:
-    """Returns the error for a stage that is to be appended to a prepared dataset."""
-    return ServiceError(
-        pb.ERROR_REASON_INVALID_FIELD,
-        f"{name} is a prepared dataset; stages can be appended to mixtures only",
-        {"field": "dataset"},
-    )
-
-
-def _reason(folder: Path, error: Exception) -> str:
-    """Returns why a folder cannot be opened, as clients may read it: without paths of this machine or traces."""
-    if isinstance(error, PreparedDatasetError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{folder.name} cannot be read: {error.strerror}"
-    return f"{folder.name} cannot be opened: {type(error).__name__}; the server's log has the details"
-
-
-def not_served(name: str, reason: str) -> ServiceError:
-    """Returns the error for a dataset or mixture whose files cannot be used."""
-    return ServiceError(pb.ERROR_REASON_DATASET_CORRUPT, f"dataset {name!r} is not served: {reason}", {"dataset": name})

@@ -1,7 +1,7 @@
-"""Corpora, for a server that sends tokens. A corpus is the tokens of one dataset or mixture.
+"""The corpora of a server that sends tokens. A corpus is the tokens of one dataset or mixture.
 
-Owns finding and opening corpora, noticing tokens that do not fit the plan, and withdrawing their corpus, while the
-dataset's ids are still served. Leaves reading to `packhorse.tokens`, and messages to `methods`.
+Owns finding and opening corpora, and withdrawing one whose tokens do not fit the plan, while the dataset's ids are
+still served. Leaves reading the tokens of bins to `corpus`, and messages to `methods`.
 """
 
 import logging
@@ -10,26 +10,24 @@ import threading
 import time
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packhorse.dataset import MASKED, MixtureDataset, PreparedDataset, Redacted
-from packhorse.epoch import Bins
+from packhorse.dataset import MixtureDataset, PreparedDataset
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.object_store import is_url
 from packhorse.parameters import parameter
 from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets.corpus import Corpus
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.tokens import MixtureSource, TokenSource, as_token_source
 from packhorse.tokens.loss_mask import loss_mask_of
-from packhorse.tokens.pieces import PieceRule
 from packhorse.tokens.recorded import check_tokens, open_recorded, recorded_path
 from packhorse.v1 import packing_pb2 as pb
 
@@ -44,151 +42,13 @@ CHECKED_BINS = 4096
 AUTO = "auto"
 """Value of --tokens for the tokens that each dataset's manifest names."""
 
-_LARGEST_TOKEN = 2**31 - 1
-
 _OPEN_AT_ONCE = (".idx", ".bin")
 """Suffixes of files that open at once, because they are mapped. Tables must be decoded, and stores take a network."""
 
 
-class BinTokens(NamedTuple):
-    """The tokens of some bins. An entry is a sequence or piece in a bin. Legend: S entries, T tokens."""
-
-    tokens: NDArray[np.unsignedinteger]
-    """Tokens of all entries in their order, end to end: uint16 or uint32 [T]."""
-    sizes: NDArray[np.int64] | None
-    """Number of tokens of each entry: int64 [S]; None if each is a whole sequence that fills its room."""
-    whole_sizes: NDArray[np.int64] | None
-    """Number of tokens of each entry's whole sequence: int64 [S]; None if `sizes` is None."""
-    loss_mask: NDArray[np.bool_] | None
-    """Which tokens are predicted: bool [T]; None for all."""
-
-
-class _Copies(threading.local):
-    """A thread's own copies of the sources: those that decode hold what they last fetched, so threads cannot share."""
-
-    pair: "tuple[TokenSource, TokenSource | None] | None" = None
-    """Copies of the tokens' source and of the loss mask's; None until this thread needs them."""
-
-
-class Corpus:
-    """The tokens of one dataset or mixture.
-
-    Args:
-        plan: facts of the dataset, a `_Plan`, which say how much of each sequence its room holds.
-        tokens: the source of tokens, by the dataset's ids.
-        loss_mask: the source of the loss mask, by the same ids; None if every token is predicted.
-        files: path of each mapped file → the stamp that it had when it was opened.
-    """
-
-    def __init__(
-        self, plan: Any, tokens: TokenSource, loss_mask: TokenSource | None, files: Mapping[str, FileStamp]
-    ) -> None:
-        self._pieces = PieceRule.of(plan)
-        self._shares_prefixes = bool(plan.shares_prefixes)
-        self._tokens, self._loss_mask = tokens, loss_mask
-        self._files = dict(files)
-        self._copies = _Copies()
-
-    @property
-    def has_loss_mask(self) -> bool:
-        """Whether some tokens are left out of the loss."""
-        return self._loss_mask is not None
-
-    @property
-    def dtype(self) -> str:
-        """NumPy's name of the type in which tokens are held; empty if it is not known."""
-        return "" if self._tokens.token_dtype is None else self._tokens.token_dtype.name
-
-    @property
-    def knows_lengths(self) -> bool:
-        """Whether lengths are known without reading tokens."""
-        return self._tokens.knows_lengths
-
-    def read(self, bins: Bins, redacted: Redacted | None) -> BinTokens:
-        """Returns the tokens of bins, with the replacements of redacted sequences.
-
-        Raises:
-            ValueError: the tokens do not fit the plan, or a file was changed.
-            OSError: the tokens cannot be read.
-        """
-        tokens, loss_mask, ids, planned, firsts, components = self._asked(bins)
-        sizes = whole = None
-        is_cut = not self._pieces.are_whole(firsts)
-        if is_cut:
-            whole = tokens.lengths(ids)
-            sizes = self._pieces.own_lengths(ids, planned, whole, firsts, components)
-        elif self._shares_prefixes:  # an entry has its prefix's tokens too, for which its room has no place
-            sizes = whole = planned
-        own = planned if sizes is None else sizes
-        cut: dict[str, Any] = {"first_tokens": firsts, "truncate": is_cut}
-        values = tokens.end_to_end(ids, own, **cut)
-        mask = None
-        if loss_mask is not None:
-            if whole is not None and (loss_mask.lengths(ids) != whole).any():
-                raise ValueError("the loss mask is of other tokens: its lengths differ")
-            predicted = loss_mask.end_to_end(ids, own, **cut)
-            if predicted.min(initial=0) < 0 or predicted.max(initial=0) > 1:
-                raise ValueError("the loss mask holds other values than 0 and 1")
-            mask = predicted == 1
-        self._check_files()
-        if redacted is not None:  # what was taken down does not leave the server
-            starts, values = np.cumsum(own) - own, values.astype(np.int64)
-            for entry, token in zip(redacted.entries.tolist(), redacted.tokens.tolist(), strict=True):
-                if token != MASKED:
-                    values[starts[entry] : starts[entry] + own[entry]] = token
-        return BinTokens(_narrowed(values), sizes, whole, mask)
-
-    def check_lengths(self, bins: Bins) -> None:
-        """Compares bins' lengths with those of the corpus; raises a ValueError if they do not fit."""
-        tokens, _, ids, planned, firsts, components = self._asked(bins)
-        held = tokens.lengths(ids)
-        self._pieces.own_lengths(ids, planned, held, firsts, components)
-
-    def _asked(self, bins: Bins) -> tuple[Any, ...]:
-        """Returns what reads the entries of bins, and what is asked of it.
-
-        Returns:
-            The source of tokens, and that of the loss mask or None. Then of each entry, int64 [S]: its id, its planned
-            length, its first token (None if all are 0), and its component (None without a mixture).
-        """
-        components = None
-        if bins.component_ids is not None:
-            components = bins.component_ids.repeat(np.diff(bins.bin_ends, prepend=0))
-        ids, planned = bins.ids.astype(np.int64), bins.lengths.astype(np.int64)
-        firsts = None if bins.first_tokens is None else bins.first_tokens.astype(np.int64)
-        if self._shares_prefixes and firsts is not None:  # an entry is sent from token 0, with its prefix
-            planned, firsts = planned + firsts, None
-        tokens, loss_mask = self._sources()
-        masks = None if loss_mask is None else loss_mask.of_sequences(components)
-        return tokens.of_sequences(components), masks, ids, planned, firsts, components
-
-    def _sources(self) -> tuple[TokenSource, TokenSource | None]:
-        """Returns the sources that this thread may use: the shared ones if they decode nothing, else its copies."""
-        if self.knows_lengths and (self._loss_mask is None or self._loss_mask.knows_lengths):
-            return self._tokens, self._loss_mask
-        if self._copies.pair is None:
-            self._copies.pair = (self._tokens.copy(), None if self._loss_mask is None else self._loss_mask.copy())
-        return self._copies.pair
-
-    def _check_files(self) -> None:
-        for path, stamp in self._files.items():
-            if not stamp.holds(path):
-                raise ValueError("its corpus was changed while it was served")
-
-
-def _narrowed(tokens: NDArray[Any]) -> NDArray[np.unsignedinteger]:
-    """Returns tokens as uint16 if all fit, otherwise as uint32; raises a ValueError if one is no token id."""
-    if tokens.dtype == np.uint16:
-        return tokens
-    least, most = tokens.min(initial=0), tokens.max(initial=0)
-    if least < 0 or most > _LARGEST_TOKEN:
-        raise ValueError(f"its corpus holds {least if least < 0 else most}, and token ids are in [0, 2^31)")
-    return tokens.astype(np.uint16 if most < 1 << 16 else np.uint32)
-
-
 @dataclass
-class _Opened:
-    """The result of opening a corpus."""
+class _Attempt:
+    """The result of trying to open a corpus."""
 
     corpus: Corpus | None
     why: str = ""
@@ -210,8 +70,8 @@ class Corpora:
         self._of_manifests = of_manifests
         self._lock = threading.Lock()
         # Keyed by dataset, not by digest: two datasets of one digest may have different tokens.
-        self._opening: WeakKeyDictionary[Dataset, threading.Lock] = WeakKeyDictionary()
-        self._opened: WeakKeyDictionary[Dataset, _Opened] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[Dataset, threading.Lock] = WeakKeyDictionary()
+        self._attempts: WeakKeyDictionary[Dataset, _Attempt] = WeakKeyDictionary()
         self._wrong: dict[str, str] = {}  # dataset → why its tokens are not served
 
     @classmethod
@@ -240,14 +100,14 @@ class Corpora:
             ServiceError: this server does not know where its tokens are, cannot open them, or has withdrawn them.
         """
         with self._lock:
-            opening = self._opening.setdefault(dataset, threading.Lock())
-        with opening:
-            opened = self._opened.get(dataset)
-            if opened is None or (opened.corpus is None and time.monotonic() >= opened.again_at):
-                opened = self._opened[dataset] = self._open(dataset)
-        if opened.corpus is None:
-            raise _not_served(dataset.name, opened.why)
-        return opened.corpus
+            lock = self._locks.setdefault(dataset, threading.Lock())
+        with lock:
+            attempt = self._attempts.get(dataset)
+            if attempt is None or (attempt.corpus is None and time.monotonic() >= attempt.again_at):
+                attempt = self._attempts[dataset] = self._try_to_open(dataset)
+        if attempt.corpus is None:
+            raise _not_served(dataset.name, attempt.why)
+        return attempt.corpus
 
     def facts(self, dataset: Dataset) -> dict[str, Any]:
         """Returns the fields of a dataset's message that are about tokens: name → value.
@@ -258,7 +118,7 @@ class Corpora:
         wheres = [self._where(each) for each in _parts(dataset)]
         if not all(wheres):
             return {}
-        if dataset not in self._opened and not all(map(_opens_at_once, wheres)):
+        if dataset not in self._attempts and not all(map(_opens_at_once, wheres)):
             return {"has_tokens": True}
         try:
             corpus = self.of(dataset)
@@ -309,18 +169,18 @@ class Corpora:
                 for first in range(0, epoch.num_bins if corpus.knows_lengths else 0, CHECKED_BINS):
                     corpus.check_lengths(epoch.bins(np.arange(first, min(first + CHECKED_BINS, epoch.num_bins))))
 
-    def _open(self, dataset: Dataset) -> _Opened:
+    def _try_to_open(self, dataset: Dataset) -> _Attempt:
         """Opens a corpus; if that fails, logs why."""
         try:
-            corpus = self._corpus(dataset)
+            corpus = self._open(dataset)
         except (OSError, ValueError, ImportError) as error:
             _LOG.error("the tokens of %s are not served: %s", dataset.name, error)
             why = _without_paths(str(error)) if isinstance(error, ValueError) else "they cannot be opened"
-            return self._refused(dataset, why)
+            return self._failed_attempt(dataset, why)
         self._wrong.pop(dataset.name, None)
-        return _Opened(corpus)
+        return _Attempt(corpus)
 
-    def _corpus(self, dataset: Dataset) -> Corpus:
+    def _open(self, dataset: Dataset) -> Corpus:
         """Returns a new corpus of a dataset, or of a mixture, whose components' sources it joins.
 
         Raises:
@@ -334,14 +194,14 @@ class Corpora:
                 + (f" (of {', '.join(missing)})" if isinstance(dataset, MixtureDataset) else "")
                 + "; start it with `packhorse serve --tokens`, or give the loader tokens="
             )
-        sources = {each.name: self._source(each) for each in parts}
+        sources = {each.name: self._open_source(each) for each in parts}
         files: dict[str, FileStamp] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they advise whoever trains, about tokens that are in the loss
             if isinstance(dataset, MixtureDataset):
                 mixture = MixtureSource(sources)
                 found = loss_mask_of(mixture)
-                components = [_Component(each) for each in parts]
+                components = [_ComponentFacts(each) for each in parts]
                 tokens: TokenSource = mixture.for_components(components)  # type: ignore[arg-type]
                 mask = None if found is None else found.for_components(components)  # type: ignore[arg-type]
             else:
@@ -352,9 +212,9 @@ class Corpora:
         masks = found.sources.values() if isinstance(found, MixtureSource) else [] if found is None else [found]
         for each in (*sources.values(), *masks):
             files |= {path: FileStamp.of(path) for path in each.mapped_files}
-        return Corpus(_Plan(dataset), tokens, mask, files)
+        return Corpus(dataset, tokens, mask, files)
 
-    def _source(self, dataset: PreparedDataset) -> TokenSource:
+    def _open_source(self, dataset: PreparedDataset) -> TokenSource:
         """Opens the source of a dataset's tokens, and compares it with the manifest's fingerprint if there is one."""
         inputs, where = dataset.manifest.inputs, self._where(dataset)
         if inputs is None or inputs.tokens is None:
@@ -377,34 +237,21 @@ class Corpora:
 
     def _withdraw(self, dataset: Dataset, reason: str, why: str) -> None:
         _LOG.error("withdrawing the tokens of %s, not its ids: %s", dataset.name, reason)
-        self._opened[dataset] = self._refused(dataset, why)
+        self._attempts[dataset] = self._failed_attempt(dataset, why)
 
-    def _refused(self, dataset: Dataset, why: str) -> _Opened:
+    def _failed_attempt(self, dataset: Dataset, why: str) -> _Attempt:
         """Notes why a corpus is not served, and when it is tried again."""
         if all(self._where(each) for each in _parts(dataset)):  # else nobody wanted to serve them
             self._wrong[dataset.name] = why
-        return _Opened(None, why, time.monotonic() + TRY_AGAIN_SECONDS)
+        return _Attempt(None, why, time.monotonic() + TRY_AGAIN_SECONDS)
 
 
-class _Component:
+class _ComponentFacts:
     """The facts of a mixture's component that `MixtureSource.for_components` reads."""
 
     def __init__(self, dataset: PreparedDataset) -> None:
         self.name = dataset.name
         self.id_column = dataset.manifest.id_column or ""
-
-
-class _Plan:
-    """The facts of a dataset that `PieceRule.of` and `Corpus` read, under the names of the Dataset message."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        manifest = dataset.manifest
-        options = manifest.options
-        self.max_seq_len, self.align, self.extra_tokens = options.max_seq_len, options.align, options.extra_tokens
-        self.over_length, self.keep = options.over_length, options.keep
-        self.shares_prefixes = manifest.shares_prefixes
-        is_mixture = isinstance(dataset, MixtureDataset)
-        self.components: Sequence[Any] = [each.manifest.options for each in _parts(dataset)] if is_mixture else ()
 
 
 def _parts(dataset: Dataset) -> list[PreparedDataset]:

@@ -49,15 +49,15 @@ class LazyCatalog(Catalog):
     def refuse_link(self, path: Path, name: str) -> None:
         """Refuses nothing: this process has the rights of its user."""
 
-    def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
-        """Opens a folder, as `Catalog._load`, or returns the dataset that this process has open already."""
+    def _open_files(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
+        """Opens a folder, as `Catalog._open_files`, or returns the dataset that this process has open already."""
         is_checked = _key(folder, stamps) in self._checked
         known_stamps, dataset = _OPEN.get(folder, ((), None))
         if dataset is None or known_stamps != stamps:
             if is_checked:
                 dataset = open_prepared(folder, check_pool=False)
             else:
-                dataset, is_checked = super()._load(folder, stamps)
+                dataset, is_checked = super()._open_files(folder, stamps)
             _OPEN[folder] = (stamps, dataset)
         if is_checked:
             self._checked.add(_key(folder, stamps))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from packhorse.dataset import PreparedDataset, StageEntry, Takedown, open_prepared
 from packhorse.formats.megatron_writer import write_index
 from packhorse.prepare import Execution, Grouping, PlanOptions, prepare
-from packhorse.server.datasets.catalog import no_dataset, no_mixture
 from packhorse.server.datasets.protocols import Dataset
+from packhorse.server.datasets.refusals import no_dataset, no_mixture
 from packhorse.server.datasets.stream_progress import StreamProgress
 from packhorse.server.datasets.takedowns import NOTHING
 

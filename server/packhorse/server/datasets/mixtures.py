@@ -25,8 +25,9 @@ from packhorse.dataset import (
 )
 from packhorse.epoch import first_difference
 from packhorse.server.base.faults import ServiceError, invalid_field
-from packhorse.server.datasets.catalog import Catalog, has_manifest, no_mixture, not_served
+from packhorse.server.datasets.catalog import Catalog, has_manifest
 from packhorse.server.datasets.protocols import Dataset
+from packhorse.server.datasets.refusals import no_mixture, not_served
 from packhorse.server.datasets.stream_progress import StreamProgress
 from packhorse.server.datasets.takedowns import Takedowns
 from packhorse.storage import Stamp, look_at, stamp_of
@@ -36,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Read:
+class _ReadFile:
     """A mixture, and the stamp that its file had when it was read."""
 
     stamp: Stamp
@@ -56,9 +57,9 @@ class Mixtures:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._reading: dict[str, threading.RLock] = {}  # by name: only requests for the same mixture wait
-        self._read: dict[str, _Read] = {}
-        self._logged: dict[str, Stamp] = {}  # name → stamp of the file about which the log has a line
+        self._locks: dict[str, threading.RLock] = {}  # by name: only requests for the same mixture wait
+        self._files_read: dict[str, _ReadFile] = {}
+        self._refused: dict[str, Stamp] = {}  # name → stamp of the file that was refused last
         self._wrong: dict[str, str] = {}  # name → why its file is refused
         self._hidden: set[str] = set()  # names of mixtures hidden by a dataset, which the log has
         self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
@@ -70,11 +71,11 @@ class Mixtures:
 
     def names(self) -> list[str]:
         """Returns the names of all datasets and mixtures that can be served, ascending."""
-        return [name for name in sorted({*self._catalog.names(), *self._files()}) if self._is_served(name)]
+        return [name for name in sorted({*self._catalog.names(), *self._names_of_files()}) if self._is_served(name)]
 
     def opened(self) -> list[MixtureDataset]:
         """Returns the mixtures that are open now, in the order of their names."""
-        return [read.mixture for name, read in sorted(self._read.items()) if self._path(name) is not None]
+        return [read.mixture for name, read in sorted(self._files_read.items()) if self._path_of_file(name) is not None]
 
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with files below the root: ("dataset", "mixture" or "takedown", its name) → why."""
@@ -93,29 +94,29 @@ class Mixtures:
 
     def get(self, name: str, digest: str = "") -> Dataset:
         """Returns a dataset or mixture; see `Datasets.get`. A mixture has one version only, and ignores `digest`."""
-        read = self._read.get(name)
+        read = self._files_read.get(name)
         try:
             # A dataset comes before a mixture of its name.
-            found = None if self._catalog.has(name) else self._look(name)
+            found = None if self._catalog.has(name) else self._look_at_file(name)
         except TimeoutError as error:
             why = f"{name}{MIXTURE_SUFFIX} cannot be looked at: {error.strerror}"
             if read is None:
                 raise not_served(name, why) from None
-            self._note(name, f"{why}; it stays as it was")
+            self._note_trouble(name, f"{why}; it stays as it was")
             return read.mixture
         if found is None:
-            return self._catalog.get(name, digest, besides=self._files())
+            return self._catalog.get(name, digest, besides=self._names_of_files())
         path, stamp = found
-        if read is not None and stamp in (read.stamp, self._logged.get(name)):
+        if read is not None and stamp in (read.stamp, self._refused.get(name)):
             return read.mixture
-        with self._reading.setdefault(name, threading.RLock()):
-            return self._reread(name, path, stamp)
+        with self._locks.setdefault(name, threading.RLock()):
+            return self._read_again(name, path, stamp)
 
     def append_stage(
         self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
     ) -> None:
         """Appends a stage to a mixture's file; see `Datasets.append_stage`."""
-        mixture, path = self.get(name), self._path(name)
+        mixture, path = self.get(name), self._path_of_file(name)
         if path is None or not isinstance(mixture, MixtureDataset):
             raise no_mixture(name)
         last = mixture.chain[-1][0]
@@ -141,7 +142,8 @@ class Mixtures:
                 for number in components:
                     self._catalog.confirm(dataset.datasets[number])
             except ServiceError:
-                self._read.pop(dataset.name, None)  # the mixture is made again, from the datasets as they are then
+                # The mixture is made again, from the datasets as they are then.
+                self._files_read.pop(dataset.name, None)
                 raise
         elif isinstance(dataset, PreparedDataset):
             self._catalog.confirm(dataset)
@@ -169,15 +171,15 @@ class Mixtures:
         try:
             self.takedown(self.get(name))
         except ServiceError as error:
-            self._log(name, error.message)
+            self._refuse(name, error.message, self._stamp_of_file(name))
             return False
-        read = self._read.get(name)
-        if read is not None and read.stamp == self._stamp(name):  # right again, without being read
+        read = self._files_read.get(name)
+        if read is not None and read.stamp == self._stamp_of_file(name):  # right again, without being read
             self._wrong.pop(name, None)
-            self._logged.pop(name, None)
+            self._refused.pop(name, None)
         return True
 
-    def _reread(self, name: str, path: Path, stamp: Stamp) -> MixtureDataset:
+    def _read_again(self, name: str, path: Path, stamp: Stamp) -> MixtureDataset:
         """Reads a mixture's changed file, and returns the mixture that is served from now on.
 
         That is the same as before if the file is wrong, or says the same.
@@ -185,41 +187,46 @@ class Mixtures:
         Raises:
             ServiceError: the file is wrong, and was never right.
         """
-        read = self._read.get(name)
+        read = self._files_read.get(name)
         before = None if read is None else read.mixture
         if read is not None and read.stamp == stamp:  # another thread was faster
             return read.mixture
         try:
-            mixture = self._opened(name, path)
+            mixture = self._mixture_of_file(name, path)
         except PreparedDatasetError as error:
             if before is None:
                 raise not_served(name, str(error)) from None
             why = f"{error}; it stays as it was, digest {before.manifest.digest}"
             if isinstance(error.__cause__, OSError):  # reads the file again though it is unchanged: the disk may answer
-                self._note(name, why)
+                self._note_trouble(name, why)
             else:
-                self._log(name, why, stamp)
+                self._refuse(name, why, stamp)
             return before
         if before is not None and before.file == mixture.file:  # only touched
             mixture = before
         elif before is not None:
-            _LOG.info("mixture %s changed: digest %s", name, mixture.manifest.digest)
-            departs, furthest = first_difference(before.chain, mixture.chain), self._takedowns.furthest(name)
-            if departs is not None and furthest is not None and furthest.run_position > departs:
-                _LOG.warning(
-                    "mixture %s changes from position %d of the run, and a stream has come to %s: trainers continue "
-                    "with the bins that they hold, and those that hold any from there on are refused then; stop all "
-                    "ranks and resume them from a cursor at or before that position, or restore the stages",
-                    name,
-                    departs,
-                    furthest,
-                )
-        self._read[name] = _Read(stamp, mixture)
-        self._logged.pop(name, None)
+            self._log_change(before, mixture)
+        self._files_read[name] = _ReadFile(stamp, mixture)
+        self._refused.pop(name, None)
         self._wrong.pop(name, None)
         return mixture
 
-    def _opened(self, name: str, path: Path) -> MixtureDataset:
+    def _log_change(self, before: MixtureDataset, now: MixtureDataset) -> None:
+        """Logs that a mixture changed, and warns if it did so at positions that a stream has passed."""
+        name = now.name
+        _LOG.info("mixture %s changed: digest %s", name, now.manifest.digest)
+        departs, furthest = first_difference(before.chain, now.chain), self._takedowns.furthest(name)
+        if departs is not None and furthest is not None and furthest.run_position > departs:
+            _LOG.warning(
+                "mixture %s changes from position %d of the run, and a stream has come to %s: trainers continue "
+                "with the bins that they hold, and those that hold any from there on are refused then; stop all "
+                "ranks and resume them from a cursor at or before that position, or restore the stages",
+                name,
+                departs,
+                furthest,
+            )
+
+    def _mixture_of_file(self, name: str, path: Path) -> MixtureDataset:
         """Returns the mixture of a file; raises a PreparedDatasetError if the file or a component is wrong."""
         self._catalog.refuse_link(path, path.name)
         file = MixtureFile.parse(text_of(path, MOST_MIXTURE_BYTES, MixtureError), path.name)
@@ -242,42 +249,41 @@ class Mixtures:
         except ServiceError as error:
             raise MixtureError(error.message) from None
 
-    def _log(self, name: str, reason: str, stamp: Stamp | None = None) -> None:
-        """Logs why a mixture's file is refused, once for each state of the file."""
-        stamp = stamp or self._stamp(name)
-        if stamp is not None and self._logged.get(name) != stamp:
-            self._logged[name] = stamp
-            self._note(name, reason)
+    def _refuse(self, name: str, why: str, stamp: Stamp | None) -> None:
+        """Notes why a mixture's file with this stamp is refused, so that it is not read again. None does nothing."""
+        if stamp is not None and self._refused.get(name) != stamp:
+            self._refused[name] = stamp
+            self._note_trouble(name, why)
 
-    def _note(self, name: str, reason: str) -> None:
+    def _note_trouble(self, name: str, why: str) -> None:
         """Notes what is wrong with a mixture's file, and logs it unless it was noted before."""
-        if self._wrong.get(name) != reason:
-            self._wrong[name] = reason
-            _LOG.error("mixture %s: %s", name, reason)
+        if self._wrong.get(name) != why:
+            self._wrong[name] = why
+            _LOG.error("mixture %s: %s", name, why)
 
-    def _files(self) -> list[str]:
+    def _names_of_files(self) -> list[str]:
         """Returns the names of all mixtures' files, right or wrong; if the disk does not answer, those read before."""
         try:
-            return look_at(f"{self._catalog.root}/*{MIXTURE_SUFFIX}", lambda: list(self._found()))
+            return look_at(f"{self._catalog.root}/*{MIXTURE_SUFFIX}", lambda: list(self._find_names()))
         except TimeoutError:
-            return sorted(self._read)
+            return sorted(self._files_read)
 
-    def _found(self) -> Iterator[str]:
+    def _find_names(self) -> Iterator[str]:
         """Yields the name of each mixture's file below the root; logs once a file whose name a dataset has."""
         if not has_manifest(self._catalog.root):
             for path in sorted(self._catalog.root.glob(f"*{MIXTURE_SUFFIX}")):
                 name = path.name.removesuffix(MIXTURE_SUFFIX)
-                if self._path(name) is not None:
+                if self._path_of_file(name) is not None:
                     yield name
                 elif name not in self._hidden and has_manifest(path.parent / name):
                     self._hidden.add(name)
                     _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
 
-    def _look(self, name: str) -> tuple[Path, Stamp] | None:
+    def _look_at_file(self, name: str) -> tuple[Path, Stamp] | None:
         """Returns path and stamp of a mixture's file; None if it has none. Raises a TimeoutError if the disk hangs."""
 
         def look() -> tuple[Path, Stamp] | None:
-            path = self._path(name)
+            path = self._path_of_file(name)
             stamp = None if path is None else stamp_of(path)
             return None if path is None or stamp is None else (path, stamp)
 
@@ -286,19 +292,19 @@ class Mixtures:
     def _is_there(self, name: str) -> bool:
         """Whether a mixture has a file; if the disk does not answer, whether one was read before."""
         try:
-            return self._look(name) is not None
+            return self._look_at_file(name) is not None
         except TimeoutError:
-            return name in self._read
+            return name in self._files_read
 
-    def _stamp(self, name: str) -> Stamp | None:
+    def _stamp_of_file(self, name: str) -> Stamp | None:
         """Returns the stamp of a mixture's file; None if it has none, or the disk does not answer."""
         try:
-            found = self._look(name)
+            found = self._look_at_file(name)
         except TimeoutError:
             return None
         return None if found is None else found[1]
 
-    def _path(self, name: str) -> Path | None:
+    def _path_of_file(self, name: str) -> Path | None:
         """Returns the path of a mixture's file; None if there is none, or a dataset has that name."""
         root = self._catalog.root
         if not name or name.startswith(".") or Path(name).name != name or "\0" in name:

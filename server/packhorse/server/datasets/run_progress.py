@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-_ROWS = 4096
-"""Rows of the table. A mixture's row is a hash of its name. Mixtures that share a row share the furthest position: at
-worst, a change that was possible is refused."""
+_COLUMNS = 4096
+"""Columns of the table. A mixture's column is a hash of its name. Mixtures that share a column share the furthest
+position: at worst, a change that was possible is refused."""
 
 
 class RunProgress:
     """Each mixture's furthest position, counted from the run's beginning, that was sent. Safe with many threads.
 
-    The table has a row for each mixture and a column for each process. A process writes only its own column and reads
-    all of them, so processes need no lock.
+    The table has a row for each process and a column for each mixture. A process writes only its own row and reads all
+    of them, so processes need no lock.
 
     Example:
         >>> reached = RunProgress()
@@ -29,31 +29,31 @@ class RunProgress:
 
     Args:
         path: the file that several processes share, as `make_shared_table` made it; None for one process.
-        slot: the index of this process's column. If the process dies, its replacement continues with the column.
+        slot: the index of this process's row. If the process dies, its replacement continues with the row.
     """
 
     def __init__(self, path: Path | None = None, slot: int = 0) -> None:
-        columns = np.zeros(_ROWS, np.int64) if path is None else np.memmap(path, np.int64, mode="r+")
-        self._table = columns.reshape(-1, _ROWS)  # [processes, _ROWS]: the file has one column after the other
+        rows = np.zeros(_COLUMNS, np.int64) if path is None else np.memmap(path, np.int64, mode="r+")
+        self._table = rows.reshape(-1, _COLUMNS)  # [processes, _COLUMNS]
         self._slot = slot
         self._lock = threading.Lock()
 
     def note(self, name: str, position: int) -> None:
         """Notes that bins before a position of the run have been sent."""
-        row = _row(name)
+        column = _column(name)
         with self._lock:
-            if position > self._table[self._slot, row]:
-                self._table[self._slot, row] = position
+            if position > self._table[self._slot, column]:
+                self._table[self._slot, column] = position
 
     def of(self, name: str) -> int:
         """Returns the end, exclusive, of the positions that were sent; 0 if there are none."""
-        return int(self._table[:, _row(name)].max())
+        return int(self._table[:, _column(name)].max())
 
 
 def make_shared_table(path: Path, num_processes: int) -> None:
     """Writes the file that processes share, filled with zeros."""
-    path.write_bytes(bytes(8 * _ROWS * num_processes))
+    path.write_bytes(bytes(8 * _COLUMNS * num_processes))
 
 
-def _row(name: str) -> int:
-    return zlib.crc32(name.encode()) % _ROWS
+def _column(name: str) -> int:
+    return zlib.crc32(name.encode()) % _COLUMNS

@@ -20,9 +20,9 @@ from packhorse.dataset import (
     TakedownError,
     TakedownFile,
 )
-from packhorse.server.datasets.catalog import not_served
 from packhorse.server.datasets.followed_takedown import NO_FILE, FollowedTakedown
 from packhorse.server.datasets.protocols import Dataset
+from packhorse.server.datasets.refusals import not_served
 from packhorse.server.datasets.stream_progress import StreamProgress
 from packhorse.storage import look_at
 

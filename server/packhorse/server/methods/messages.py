@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import MASKED, Manifest, Redacted
 from packhorse.epoch import Bins
-from packhorse.server.datasets.corpora import BinTokens
+from packhorse.server.datasets.corpus import BinTokens
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import (
