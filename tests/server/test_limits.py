@@ -188,7 +188,7 @@ def test_get_bins_is_bounded_by_the_bytes_of_its_answer(embedded, monkeypatch):
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
 def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
     from packhorse.server.base import time_slices
-    from packhorse.server.methods import backend as answers_of_bins
+    from packhorse.server.methods import get_bins as answers_of_bins
     from packhorse.server.methods import locate
 
     backend = embedded._transport._backend

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from packhorse.packing.on_demand.online import OnlineBin, OnlineItem
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.methods import pack_stream
+from packhorse.server.methods.on_demand import rounds as module
 from packhorse.server.methods.on_demand.bins_of_ranks import order_of_costs
 from packhorse.server.methods.on_demand.rounds import Rounds
 from packhorse.topology import Balance, Topology, cost_of
@@ -128,7 +128,7 @@ def test_a_flush_may_add_empty_bins():
 
 
 def test_the_bins_of_a_round_are_bounded(monkeypatch):
-    monkeypatch.setattr(pack_stream, "MAX_ROUND_SEQUENCES", 4)
+    monkeypatch.setattr(module, "MAX_ROUND_SEQUENCES", 4)
     rounds = Rounds(Topology(world_size=8), CAPACITIES)
     rounds.add([one(0), one(1)])
     with pytest.raises(ServiceError, match="flush earlier") as caught:

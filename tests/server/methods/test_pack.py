@@ -5,7 +5,7 @@ import pytest
 
 from packhorse.client.streams.blocks import decode_bins
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.methods import bins_of_ranks, pack, pack_stream
+from packhorse.server.methods.on_demand import bins_of_ranks, pack, pack_stream
 from packhorse.v1 import packing_pb2 as pb
 
 OPTIONS = pb.PackStreamRequest(options=pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=3))

@@ -188,10 +188,10 @@ def test_large_requests_are_decoded_with_pauses_between():
         interceptor = Interceptor([], None, lambda _error: None)
         handler = grpc.unary_unary_rpc_method_handler(lambda *_: None, request_deserializer=decode)
         followed = _Followed(interceptor, Call("other"), handler, _Arriving())
-        large = [followed._decoded(bytes(SMALL_REQUEST_BYTES + 1), None) for _ in range(3)]
+        large = [followed._decode_in_turn(bytes(SMALL_REQUEST_BYTES + 1), None) for _ in range(3)]
         tasks = [asyncio.ensure_future(each) for each in large]
         await asyncio.sleep(0)
-        assert await followed._decoded(b"small", None) == b"small", "small ones wait for nothing"
+        assert await followed._decode_in_turn(b"small", None) == b"small", "small ones wait for nothing"
         assert len(began) == 2
         await asyncio.gather(*tasks)
         assert len(began) == 4

@@ -38,8 +38,8 @@ def test_a_stream_passes_four_layers_before_a_line_about_bins(corpus, monkeypatc
             if path.is_relative_to(HOME) and (module := path.relative_to(HOME).as_posix()) not in layers:
                 layers.append(module)
 
-    opening, bins = PackingServicer._opening, Assignment.bins
-    monkeypatch.setattr(PackingServicer, "_opening", lambda *arguments: note() or opening(*arguments))
+    opening, bins = PackingServicer._open_in_lane, Assignment.bins
+    monkeypatch.setattr(PackingServicer, "_open_in_lane", lambda *arguments: note() or opening(*arguments))
     monkeypatch.setattr(Assignment, "bins", lambda *arguments: note() or bins(*arguments))
 
     async def stream():

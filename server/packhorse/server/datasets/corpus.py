@@ -46,7 +46,7 @@ class _Entries(NamedTuple):
     """Length of each entry in the plan: int64 [S]."""
     first_tokens: NDArray[np.int64] | None
     """Number of each entry's first token in its sequence: int64 [S]; None if all are 0."""
-    component_ids: NDArray[np.int64] | None
+    component_ids: NDArray[np.int32] | None
     """Component of each entry: int64 [S]; None without a mixture."""
 
 

@@ -76,7 +76,7 @@ class OpenStream:
         self._note = note
         self._num_streams = num_streams
         self._steps = request.steps
-        self._at_once, self._taken_at = 0, 0.0  # steps of the last block; when it was taken
+        self._num_last_steps, self._taken_at = 0, 0.0  # steps of the last block; when it was taken
         self._sent = SentTemplates()
         self._order = threading.Condition()
         self._next_step = request.steps.start
@@ -101,12 +101,12 @@ class OpenStream:
         num_bytes = block_bytes(self._num_streams()) if is_read else LEAST_BLOCK_BYTES
         most = self._steps_per_block(num_bytes)
         now = time.monotonic()
-        if self._at_once:
-            self._at_once = min(next_steps(self._at_once, now - self._taken_at), request.most_steps, most)
+        if self._num_last_steps:
+            self._num_last_steps = min(next_steps(self._num_last_steps, now - self._taken_at), request.most_steps, most)
         else:
-            self._at_once = 1
+            self._num_last_steps = 1
         self._taken_at = now
-        taken, self._steps = self._steps[: self._at_once], self._steps[self._at_once :]
+        taken, self._steps = self._steps[: self._num_last_steps], self._steps[self._num_last_steps :]
         return taken
 
     def _steps_per_block(self, num_bytes: int) -> int:
@@ -137,7 +137,7 @@ class OpenStream:
         """
         message = None
         try:
-            message = self._made(steps)
+            message = self._make_block(steps)
         finally:
             if message is None:
                 self.close()
@@ -156,7 +156,7 @@ class OpenStream:
             self._is_over = True
             self._order.notify_all()
 
-    def _made(self, steps: range) -> pb.StreamBinsResponse | None:
+    def _make_block(self, steps: range) -> pb.StreamBinsResponse | None:
         """Does the work of `make`, which closes the stream if this returns None or raises."""
         request, dataset = self._request, self._request.dataset
         self._reach(request.end_of(steps[-1]))

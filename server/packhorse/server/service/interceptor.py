@@ -155,21 +155,21 @@ class _Followed:
         )  # no service here has a stream of requests and one answer
         task = asyncio.current_task()
         assert task is not None
-        task.add_done_callback(self._over)  # gRPC's own callbacks are for calls whose request has come
+        task.add_done_callback(self._show_end)  # gRPC's own callbacks are for calls whose request has come
 
     def handler(self) -> Any:
         """Returns the handler that gRPC runs. While few requests arrive, gRPC reads them: it is faster than we are."""
         handler, replace = self._handler, self._handler._replace
         if handler.request_streaming:
             return replace(
-                request_deserializer=None, response_serializer=self._encode, stream_stream=self._received_one_by_one
+                request_deserializer=None, response_serializer=self._encode, stream_stream=self._answer_requests
             )
         if self._arriving.num_read_by_grpc < MOST_AT_ONCE:
             self._arriving.num_read_by_grpc += 1
             self._is_counted = True
-            answer = {"unary_stream" if handler.response_streaming else "unary_unary": self._received}
+            answer = {"unary_stream" if handler.response_streaming else "unary_unary": self._answer_read_by_grpc}
             return replace(request_deserializer=None, response_serializer=self._encode, **answer)
-        return self._as_stream(self._receive)
+        return self._as_stream(self._read_and_answer)
 
     def refusing(self, error: ServiceError) -> Any:
         """Returns a handler that answers with an error at once, without reading the request."""
@@ -184,23 +184,23 @@ class _Followed:
         """Returns a handler for which gRPC reads no request by itself."""
         return grpc.stream_stream_rpc_method_handler(answer, response_serializer=self._encode)
 
-    async def _received(self, data: bytes, context: Any) -> Any:
+    async def _answer_read_by_grpc(self, data: bytes, context: Any) -> Any:
         """Answers a request that gRPC has read."""
         with await self._room_for(data, context):
-            request = await self._decoded(data, context)
-            self._has_arrived()
+            request = await self._decode_in_turn(data, context)
+            self._stop_counting()
             answer = self._stream if self._handler.response_streaming else self._answer
             return await answer(request, context)
 
-    async def _receive(self, _: Any, context: Any) -> None:
+    async def _read_and_answer(self, _: Any, context: Any) -> None:
         """Waits for a permit, reads the request, and answers it. The permit is given back before the answer."""
         async with AsyncExitStack() as permit:
             await permit.enter_async_context(self._arriving.permits)
-            data = await self._read(context)
+            data = await self._read_request(context)
             if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # the client left
                 return
             with await self._room_for(data, context):
-                request = await self._decoded(data, context)
+                request = await self._decode_in_turn(data, context)
                 del data
                 await permit.aclose()
                 if self._handler.response_streaming:
@@ -208,7 +208,7 @@ class _Followed:
                 else:
                     await context.write(await self._answer(request, context))
 
-    async def _read(self, context: Any) -> Any:
+    async def _read_request(self, context: Any) -> Any:
         """Returns the request's bytes, or EOF; refuses one that takes too long.
 
         The read is not cancelled: gRPC's core would write what still arrives to memory that was freed. Instead the call
@@ -244,11 +244,11 @@ class _Followed:
         self._interceptor.on_refusal(error)
         await abort(context, error)
 
-    async def _received_one_by_one(self, requests: Any, context: Any) -> None:
+    async def _answer_requests(self, requests: Any, context: Any) -> None:
         """Answers a stream of requests. gRPC reads them; each is decoded when the method asks for it."""
-        await self._stream(_Decoded(requests, self._decode), context)
+        await self._stream(_DecodedRequests(requests, self._decode), context)
 
-    async def _decoded(self, data: bytes, context: Any) -> Any:
+    async def _decode_in_turn(self, data: bytes, context: Any) -> Any:
         """Returns a request, decoded. Large ones are decoded one after the other, with pauses for other work."""
         try:
             if len(data) <= SMALL_REQUEST_BYTES:
@@ -294,7 +294,7 @@ class _Followed:
         try:
             answer = await self._method(request, context)
         except BaseException as error:
-            self._failed(error)
+            self._note_failure(error)
             raise
         self._call.num_sent += 1
         return answer
@@ -321,27 +321,27 @@ class _Followed:
                     call.num_sent += 1
                     show("sent", call, message, waited_seconds)
         except BaseException as error:
-            self._failed(error)
+            self._note_failure(error)
             raise
 
     def _begin(self, context: Any) -> None:
         self._context = context
         self._call.peer = context.peer()
 
-    def _has_arrived(self) -> None:
+    def _stop_counting(self) -> None:
         """Notes that the request is no longer one that gRPC reads."""
         self._arriving.num_read_by_grpc -= self._is_counted
         self._is_counted = False
 
-    def _failed(self, error: BaseException) -> None:
+    def _note_failure(self, error: BaseException) -> None:
         """Notes an error that is neither a refusal nor the client's leaving."""
         has_left = type(error).__name__ == CLIENT_LEFT
         if not has_left and not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
             self._failure = type(error).__name__
 
-    def _over(self, _: Any) -> None:
+    def _show_end(self, _: Any) -> None:
         """Shows the end of the call, with its status, once the call's task is done."""
-        self._has_arrived()
+        self._stop_counting()
         context, status, message = self._context, None, self._failure
         if self._failure:
             status = grpc.StatusCode.UNKNOWN
@@ -357,7 +357,7 @@ def _header(metadata: Any, name: str) -> str | None:
     return values[0] if len(values) == 1 and isinstance(values[0], str) else None
 
 
-class _Decoded:
+class _DecodedRequests:
     """The messages of a stream of requests. A message that cannot be decoded raises; the next may still be read."""
 
     def __init__(self, requests: Any, decode: Callable[[bytes], Any]) -> None:

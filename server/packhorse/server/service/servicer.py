@@ -111,12 +111,12 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     async def ListDatasets(self, request: pb.ListDatasetsRequest, context: _Context) -> pb.ListDatasetsResponse:  # noqa: N802
         """Lists the datasets that are served."""
-        response = await self._answer(_whole(self._backend.list_datasets), request, context, self._lanes.answers)
+        response = await self._answer(_in_one_slice(self._backend.list_datasets), request, context, self._lanes.answers)
         return CALLER.get().visible_datasets(response)
 
     async def GetDataset(self, request: pb.GetDatasetRequest, context: _Context) -> pb.GetDatasetResponse:  # noqa: N802
         """Describes one dataset."""
-        return await self._answer(_whole(self._backend.get_dataset), request, context, self._lanes.answers)
+        return await self._answer(_in_one_slice(self._backend.get_dataset), request, context, self._lanes.answers)
 
     async def GetBins(self, request: pb.GetBinsRequest, context: _Context) -> pb.GetBinsResponse:  # noqa: N802
         """Returns the bins at any positions."""
@@ -138,14 +138,14 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self, request_iterator: AsyncIterator[pb.PackStreamRequest], context: _Context
     ) -> AsyncIterator[pb.PackStreamResponse]:
         """Packs sequences that arrive one by one; every message is answered before the next is read."""
-        async with self._call(context) as memory, _read_out(request_iterator):
-            with self._stream("PackStream"):
+        async with self._counted_call(context) as memory, _read_out(request_iterator):
+            with self._counted_stream("PackStream"):
                 session = self._backend.pack_session()
                 while True:
                     message = await self._unless_draining(asyncio.ensure_future(anext(request_iterator, None)))
                     if message is None:
                         return
-                    answer = self._run(self._lanes.packing, session.answer_in_slices, message, memory)
+                    answer = self._run_in_lane(self._lanes.packing, session.answer_in_slices, message, memory)
                     response = await self._unless_draining(asyncio.ensure_future(answer))
                     CALLER.get().check_again()
                     with self._sending():
@@ -159,9 +159,9 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         The first block comes with the header, unless something has to be arranged for it.
         """
         started = time.perf_counter()
-        async with self._call(context) as memory:
-            with self._stream("StreamBins"):
-                stream, messages = await self._unless_draining(self._opening(_admitted(request)))
+        async with self._counted_call(context) as memory:
+            with self._counted_stream("StreamBins"):
+                stream, messages = await self._unless_draining(self._open_in_lane(_admitted(request)))
                 ahead: deque[asyncio.Future[pb.StreamBinsResponse | None]] = deque()
                 num_blocks = 0
                 try:
@@ -169,7 +169,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                         size = messages[-1].ByteSize()
                         await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
                         if num_blocks and not ahead:
-                            ahead.extend(self._next_block(stream, size))
+                            ahead.extend(self._begin_next_block(stream, size))
                         CALLER.get().check_again()
                         sent_at = time.monotonic()
                         for message in messages:
@@ -180,29 +180,29 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                                 if num_blocks == 1:
                                     self._metrics.first_block.observe(time.perf_counter() - started)
                                 self._count(request.dataset, message.block)
-                        messages = await self._following(stream, ahead, size, sent_at)
+                        messages = await self._wait_for_next_block(stream, ahead, size, sent_at)
                 finally:
                     stream.close()
                     for each in ahead:
                         each.cancel()
 
-    def _opening(self, request: pb.StreamBinsRequest) -> "asyncio.Future[_Opened]":
+    def _open_in_lane(self, request: pb.StreamBinsRequest) -> "asyncio.Future[_Opened]":
         """Opens a stream; in another lane if its request takes long to check."""
         is_long = request.ByteSize() > LONG_REQUEST_BYTES
         lane = self._lanes.arranging if is_long else self._lanes.small_blocks
         if request.with_tokens:
             lane = self._lanes.tokens
-        return lane.submit(self._opened, request)
+        return lane.submit(self._open_with_first_messages, request)
 
-    def _opened(self, request: pb.StreamBinsRequest) -> _Opened:
+    def _open_with_first_messages(self, request: pb.StreamBinsRequest) -> _Opened:
         """Opens a stream, and makes its first messages: the header, and a block if one can be made at once."""
         stream = self._backend.open_stream(request)
         messages = [pb.StreamBinsResponse(header=stream.header)]
-        if stream.is_arranged() and (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
+        if stream.is_arranged() and (steps := stream.take()) and (block := self._make_timed(stream, steps)) is not None:
             messages.append(block)
         return stream, messages
 
-    async def _following(
+    async def _wait_for_next_block(
         self,
         stream: OpenStream,
         ahead: "deque[asyncio.Future[pb.StreamBinsResponse | None]]",
@@ -218,13 +218,13 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             sent_at: when sending the block before began, by `time.monotonic`.
         """
         if not ahead:  # after the first block: made beside it, this one would have taken the interpreter from it
-            ahead.extend(self._next_block(stream, num_bytes))
+            ahead.extend(self._begin_next_block(stream, num_bytes))
         if not ahead:
             return []
         upcoming = ahead.popleft()
         is_being_made = not upcoming.done() and not isinstance(upcoming, asyncio.Task)  # else it is being arranged
         if is_being_made and SMALL_BLOCK_BYTES <= num_bytes <= LARGE_BLOCK_BYTES:
-            ahead.extend(self._next_block(stream, num_bytes))  # the client waits: two threads make two
+            ahead.extend(self._begin_next_block(stream, num_bytes))  # the client waits: two threads make two
         block = await self._unless_draining(upcoming)
         if block is None:
             return []
@@ -234,7 +234,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                 return []
         return [block]
 
-    def _next_block(
+    def _begin_next_block(
         self, stream: OpenStream, num_bytes: int
     ) -> "Iterator[asyncio.Future[pb.StreamBinsResponse | None]]":
         """Begins to make the block after one of `num_bytes`; yields its future, or nothing after the last block."""
@@ -244,16 +244,16 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         if not (steps := stream.take()):
             return
         if stream.is_arranged(steps):
-            yield lane.submit(self._timed, stream, steps)
+            yield lane.submit(self._make_timed, stream, steps)
         else:
-            yield asyncio.ensure_future(self._arranged(stream, steps, lane))
+            yield asyncio.ensure_future(self._arrange_and_make(stream, steps, lane))
 
-    async def _arranged(self, stream: OpenStream, steps: range, lane: Lane) -> pb.StreamBinsResponse | None:
+    async def _arrange_and_make(self, stream: OpenStream, steps: range, lane: Lane) -> pb.StreamBinsResponse | None:
         """Arranges a block's steps in a lane of their own, so that other streams' blocks do not wait; then makes it."""
         await self._lanes.arranging.run(stream.arrange_in_slices(steps), _hold_nothing)
-        return await lane.submit(self._timed, stream, steps)
+        return await lane.submit(self._make_timed, stream, steps)
 
-    def _timed(self, stream: OpenStream, steps: range) -> pb.StreamBinsResponse | None:
+    def _make_timed(self, stream: OpenStream, steps: range) -> pb.StreamBinsResponse | None:
         """Makes a block, and measures how long that takes."""
         started = time.perf_counter()
         block = stream.make(steps)
@@ -268,7 +268,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
         """Returns what this process does now. Uses no lane, because people ask when the lanes are full."""
-        async with self._call(context):
+        async with self._counted_call(context):
             _admitted(request)
             activity = CALLER.get().visible_activity(self._activity())
         return activity  # noqa: RET504  # returned within, mypy would miss a return here
@@ -281,17 +281,17 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             return self._backend.append_stage(admitted)
 
         caller = CALLER.get()
-        return await self._answer(_whole(append), request, context, self._lanes.answers)
+        return await self._answer(_in_one_slice(append), request, context, self._lanes.answers)
 
     async def _answer(
         self, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, context: _Context, lane: Lane
     ) -> _Result:
         """Returns the answer of a method that has one, made in a lane."""
-        async with self._call(context) as memory:
-            answer = await self._run(lane, method, request, memory)
+        async with self._counted_call(context) as memory:
+            answer = await self._run_in_lane(lane, method, request, memory)
         return answer  # noqa: RET504
 
-    async def _run(
+    async def _run_in_lane(
         self, lane: Lane, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, memory: MemoryShare
     ) -> _Result:
         """Runs a method in a lane. Its memory counts until the client has read the answer, or sends another message."""
@@ -300,7 +300,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         return await lane.run(method(request), lambda num_bytes: memory.hold(request_bytes + num_bytes))
 
     @asynccontextmanager
-    async def _call(self, context: _Context) -> AsyncIterator[MemoryShare]:
+    async def _counted_call(self, context: _Context) -> AsyncIterator[MemoryShare]:
         """Counts a call, turns what it raises into a status, and gives it memory until it is over."""
         self._num_calls += 1
         memory = self._memory.share()
@@ -327,7 +327,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                 raise
 
     @contextmanager
-    def _stream(self, method: str) -> Iterator[None]:
+    def _counted_stream(self, method: str) -> Iterator[None]:
         """Counts a stream while it is open; refuses it if the limit is reached."""
         if not self._limit.take():
             raise ServiceError(
@@ -401,14 +401,14 @@ async def _read_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
         raise
 
 
-def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], TimeSlices[_Result]]:
+def _in_one_slice(method: Callable[[_Request], _Result]) -> Callable[[_Request], TimeSlices[_Result]]:
     """Returns a short method in the form of time slices: a single one."""
 
-    def whole(request: _Request) -> TimeSlices[_Result]:
+    def in_one_slice(request: _Request) -> TimeSlices[_Result]:
         return method(request)
-        yield  # never reached; makes `whole` a generator
+        yield  # never reached; makes `in_one_slice` a generator
 
-    return whole
+    return in_one_slice
 
 
 def _admitted(request: _Request) -> _Request:
