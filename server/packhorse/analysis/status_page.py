@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 from packhorse.analysis.activity import activity_between
 from packhorse.analysis.figures import Figures
 from packhorse.analysis.page_files import page_files
-from packhorse.server.watching.own_status import DOCUMENT, Look
+from packhorse.server.watching.own_status import DOCUMENT, ProcessStatus
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 
@@ -45,7 +45,7 @@ class StatusPage:
         data_root: the folder of the datasets.
     """
 
-    def __init__(self, looks: Callable[[], Sequence[Look]], data_root: Path) -> None:
+    def __init__(self, looks: Callable[[], Sequence[ProcessStatus]], data_root: Path) -> None:
         self._looks = looks
         self._figures = Figures(data_root)
         self._lock = threading.Lock()
@@ -113,7 +113,7 @@ class StatusPage:
         self._figures.keep({facts["digest"] for facts in datasets})
         return is_new
 
-    def _of_looks(self, looks: Sequence[Look], now: float) -> dict[str, Any]:
+    def _of_looks(self, looks: Sequence[ProcessStatus], now: float) -> dict[str, Any]:
         """Returns the document for the answers of all processes; `now` is the time of the looks, for rates."""
         after = [_process(look.activity) for look in looks]
         activity = activity_between(self._before, after, now - self._asked_at if self._before else 0.0)

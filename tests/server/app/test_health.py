@@ -19,7 +19,7 @@ from packhorse.client import connect
 from packhorse.client.errors import DatasetCorruptError, TokensNotServedError
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
-from packhorse.server.app.health import Blocks, Condition
+from packhorse.server.app.health import BlockProbe, Condition
 from packhorse.server.datasets.refusals import not_served
 from packhorse.server.watching.metrics import Metrics
 
@@ -75,23 +75,23 @@ class Datasets:
 def test_blocks_of_each_dataset_are_made_in_turn_and_one_that_hangs_does_not_count(monkeypatch, caplog, wait_until):
     monkeypatch.setattr("packhorse.server.app.health.PROBE_SECONDS", 0.05)
     datasets = Datasets()
-    blocks = Blocks(datasets, datasets)
+    blocks = BlockProbe(datasets, datasets)
     for _ in range(4):
-        blocks.make()
+        blocks.make_block()
     assert datasets.made == ["a", "b", "a", "b"]
     datasets.hanging = {"a"}
     datasets.made.clear()
-    blocks.make()
-    blocks.make()
+    blocks.make_block()
+    blocks.make_block()
     assert "a" not in datasets.made[:1]
     datasets.hanging = {"a", "b"}
     with pytest.raises(TimeoutError):
-        blocks.make()
+        blocks.make_block()
     datasets.hanging, datasets.gone = set(), {"a", "b"}
 
     def none_hangs():
         try:
-            blocks.make()
+            blocks.make_block()
         except TimeoutError:
             return False
         return True

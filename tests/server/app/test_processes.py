@@ -53,7 +53,7 @@ def started(monkeypatch, tmp_path):
         monkeypatch.setattr(_Process, "start", start)
         parent = _Parent(ServeConfig(data_root=tmp_path, processes=2), tmp_path)
         await parent.begin()
-        keeping = asyncio.ensure_future(parent.keep())
+        keeping = asyncio.ensure_future(parent.replace_dead())
         await until(lambda: is_enough(starts))
         keeping.cancel()
         return starts

@@ -262,7 +262,7 @@ def test_an_address_that_stays_in_use_is_given_up(monkeypatch):
         listening = Listening(make, "127.0.0.1:0", AcceptingNoMore())
         await listening.begin()
         with pytest.raises(OSError, match="in use"):
-            await asyncio.wait_for(listening.keep(), 20)
+            await asyncio.wait_for(listening.keep_listening(), 20)
 
     asyncio.run(run())
     assert bound == ["127.0.0.1:0"]

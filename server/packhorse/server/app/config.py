@@ -1,6 +1,6 @@
 """The server's options: `packhorse serve` fills them in, from flags or PACKHORSE_… variables.
 
-Owns their checks. Leaves reading the certificates to `tls` and the tokens to `tokens`.
+Owns their checks. Leaves reading the certificates to `tls` and the tokens to `bearer_tokens`.
 """
 
 import sys

@@ -108,7 +108,7 @@ class Condition:
         await self._servicer.set(TOKENS, status.SERVING if is_whole else status.NOT_SERVING)
 
 
-class Blocks:
+class BlockProbe:
     """Looks up each dataset in turn and makes one of its blocks, as a client's request would.
 
     Args:
@@ -122,7 +122,7 @@ class Blocks:
         self._last = ""
         self._hanging: set[str] = set()
 
-    def make(self) -> None:
+    def make_block(self) -> None:
         """Makes a block of the next dataset that answers. A dataset whose files hang is passed over.
 
         Raises:

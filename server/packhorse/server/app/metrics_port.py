@@ -1,7 +1,7 @@
 """The metrics' port: /metrics for Prometheus, /healthz for probes and /status for people.
 
-Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `own_status`,
-certificates to `access.tls` and tokens to `tokens`.
+Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `status_page`,
+certificates to `access.tls` and tokens to `bearer_tokens`.
 """
 
 import logging
@@ -20,8 +20,9 @@ from packhorse.parameters import parameter
 from packhorse.server.access.bearer_tokens import METRICS, TokenFile
 from packhorse.server.access.tls import Certificates
 from packhorse.server.app.config import ServeConfig, split_address
+from packhorse.server.app.status_page import Page
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.watching.own_status import DOCUMENT, Page
+from packhorse.server.watching.own_status import DOCUMENT
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)

@@ -1,14 +1,13 @@
 """A server of several processes, for more streams than one process can feed: each listens on the same port.
 
 Owns the parent, which serves no requests itself: it starts the processes, replaces those that die, passes signals on,
-and shows the metrics and the status page of all as one. Leaves what each process does to `running`, and the settings
-that a process gets and its answers to the parent to `sibling`.
+and shows the metrics and the status page of all as one. Leaves the start and end of each process to `child`, and the
+settings that a process gets and its answers to the parent to `sibling`.
 """
 
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -24,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Metric, values
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.multiprocess import mark_process_dead
 
 from packhorse.parameters import parameter
@@ -32,16 +31,14 @@ from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
 from packhorse.server.app.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.app.metrics_port import listen_for_metrics
-from packhorse.server.app.sibling import METRICS, REACHED, SERVING, STATUS, STREAMS, ProcessSettings, Sibling
-from packhorse.server.base.logs import set_up_logging
-from packhorse.server.base.output import never_wait_for_stderr
+from packhorse.server.app.sibling import METRICS, REACHED, SERVING, STATUS, STREAMS, ProcessSettings
+from packhorse.server.app.status_page import open_page
 from packhorse.server.datasets.run_progress import make_shared_table
 from packhorse.server.service.stream_limit import make_shared_limit
-from packhorse.server.watching.own_status import Look, open_page
+from packhorse.server.watching.own_status import ProcessStatus
 from packhorse.server.watching.sum_of_processes import SumOfProcesses
-from packhorse.storage import never_wait_for_files
 
-_LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__
+_LOG = logging.getLogger(__name__)
 
 FIRST_DELAY_SECONDS = 0.1
 """Seconds between a process's death and the start of its replacement. Each further death doubles them; while no process
@@ -59,35 +56,6 @@ _HEALTH_SECONDS = 1.0
 """How long each process may take to say whether it serves: probes wait for the answer."""
 
 _SHARED_MEMORY = "/dev/shm"
-
-
-def main() -> None:
-    """Runs one process: serves with the parent's settings, then exits without waiting for threads inside kernels."""
-    parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    settings: ProcessSettings = parent.recv()
-    set_up_logging(settings.config.log_format, settings.config.log_level)
-    never_wait_for_stderr()
-    never_wait_for_files()
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.folder)
-    # Before any metric is made, because each takes its values' class when it is made.
-    values.ValueClass = values.MultiProcessValue(lambda: settings.slot)  # type: ignore[no-untyped-call]
-    from packhorse.server.app.running import serve
-
-    sibling = Sibling(settings, parent)
-    status = 0
-    try:
-        asyncio.run(serve(settings.config, ready=lambda *_: None, sibling=sibling))
-    except (ValueError, OSError) as error:
-        parent.send(error)
-        status = 1
-    except Exception as error:
-        _LOG.exception("this process failed")
-        parent.send(OSError(f"a server's process failed: {error}; its trace is in the log"))
-        status = 1
-    if sibling.is_orphan:
-        shutil.rmtree(settings.folder, ignore_errors=True)
-    logging.shutdown()
-    os._exit(status)
 
 
 async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> int:
@@ -110,13 +78,13 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
         parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
         registry = CollectorRegistry()
         registry.register(SumOfProcesses(folder, parent.families))
-        page = open_page(parent.looks, config.data_root) if config.status_page else None
+        page = open_page(parent.statuses, config.data_root) if config.status_page else None
         metrics = listen_for_metrics(config, registry, parent.is_serving, certificates, tokens, page)
         try:
             datasets = await parent.begin()
             if datasets is not None:
                 ready(address, None if metrics is None else metrics.url, datasets)
-            return await parent.keep()
+            return await parent.replace_dead()
         finally:
             parent.kill()
             if metrics is not None:
@@ -144,7 +112,7 @@ class _Process:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "packhorse.server.app.processes",
+                "packhorse.server.app.child",
                 str(theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 process_group=0,  # ^C in a terminal reaches only the parent, which hands it on
@@ -227,9 +195,9 @@ class _Parent:
             raise
         return names[0]
 
-    async def keep(self) -> int:
+    async def replace_dead(self) -> int:
         """Replaces processes until a signal comes and all have ended; returns a status to exit with."""
-        statuses = await asyncio.gather(*(self._keep(slot) for slot in list(self._processes)))
+        statuses = await asyncio.gather(*(self._replace_dead(slot) for slot in list(self._processes)))
         return 0 if all(status in (0, -signal.SIGTERM) for status in statuses) else 1
 
     def families(self) -> list[list[Metric]]:
@@ -240,11 +208,11 @@ class _Parent:
         """Asks the processes whether they serve, until one does."""
         return any(self._processes[slot].ask(SERVING, _HEALTH_SECONDS) for slot in sorted(self._serving))
 
-    def looks(self) -> list[Look]:
+    def statuses(self) -> list[ProcessStatus]:
         """Returns every process's part of the status page. Only the first adds datasets, because that takes seconds."""
         questions = zip(sorted(self._serving), chain([STATUS], repeat(STREAMS)), strict=False)
         answers = [self._processes[slot].ask(question) for slot, question in questions]
-        return [look for look in answers if look is not None]
+        return [answer for answer in answers if answer is not None]
 
     def kill(self) -> None:
         """Ends the remaining processes."""
@@ -260,7 +228,7 @@ class _Parent:
         self._serving.add(slot)
         return datasets
 
-    async def _keep(self, slot: int) -> int:
+    async def _replace_dead(self, slot: int) -> int:
         """Replaces the process of a slot whenever it dies, until the server stops; returns the last one's status."""
         delay_seconds = FIRST_DELAY_SECONDS
         while True:
@@ -342,7 +310,3 @@ def _how_it_ended(status: int) -> str:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"was killed by signal {-status}"
-
-
-if __name__ == "__main__":
-    main()

@@ -24,9 +24,10 @@ from packhorse.parameters import parameter
 from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
 from packhorse.server.app.config import OVERDUE_SECONDS, ServeConfig
-from packhorse.server.app.health import NO_BLOCKS, Blocks, Condition, probe, watch, why_nothing_is_served
+from packhorse.server.app.health import NO_BLOCKS, BlockProbe, Condition, probe, watch, why_nothing_is_served
 from packhorse.server.app.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.app.sibling import Sibling
+from packhorse.server.app.status_page import open_page
 from packhorse.server.base import kernels
 from packhorse.server.base.log_limit import LineLimit
 from packhorse.server.base.logs import GRPC_LOGGER
@@ -49,7 +50,7 @@ from packhorse.server.watching.calls import SERVICE, Watcher
 from packhorse.server.watching.connections import Connections
 from packhorse.server.watching.file_values import file_values
 from packhorse.server.watching.metrics import UNUSABLE_FILES, Metrics
-from packhorse.server.watching.own_status import OwnStatus, open_page
+from packhorse.server.watching.own_status import OwnStatus
 from packhorse.server.watching.process_metrics import ProcessMetrics
 from packhorse.server.watching.runs import RunDigests
 from packhorse.server.watching.tracing import Tracing
@@ -130,7 +131,7 @@ class Server:
             reached=RunProgress() if sibling is None else sibling.reached,
             corpora=self.corpora,
         )
-        self.blocks = Blocks(self.catalog, backend)
+        self.block_probe = BlockProbe(self.catalog, backend)
         self.servicer = PackingServicer(backend, self.metrics, self.lanes, limit, self.activity.answer)
         self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self.tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, version)
@@ -173,7 +174,7 @@ class Server:
         """Starts the metrics' port; returns None if the options have none."""
         page = None
         if self.config.status_page:
-            page = open_page(lambda: [self.own_status.look()], self.config.data_root)
+            page = open_page(lambda: [self.own_status.collect()], self.config.data_root)
         return listen_for_metrics(
             self.config, self.metrics.registry, self.is_serving, self.certificates, self.tokens, page
         )
@@ -242,7 +243,9 @@ async def serve(
     if server.corpora.are_asked_for:
         await condition.set_tokens(is_whole=True)
     looks = (
-        asyncio.create_task(probe((server.lanes.streams, server.lanes.small_blocks), server.blocks.make, condition)),
+        asyncio.create_task(
+            probe((server.lanes.streams, server.lanes.small_blocks), server.block_probe.make_block, condition)
+        ),
         asyncio.create_task(watch(server.catalog, server.mixtures, server.corpora, look_now, condition)),
         asyncio.create_task(server.process_metrics.keep_measuring()),
     )
@@ -252,7 +255,7 @@ async def serve(
     if sibling is not None:
         sibling.begin(server.metrics.registry, server.own_status, server.mixtures.names(), server.is_serving)
     try:
-        keeping, signalled = asyncio.ensure_future(listening.keep()), asyncio.ensure_future(stopping.wait())
+        keeping, signalled = asyncio.ensure_future(listening.keep_listening()), asyncio.ensure_future(stopping.wait())
         await asyncio.wait((keeping, signalled), return_when=asyncio.FIRST_COMPLETED)
         if keeping.done():
             keeping.result()

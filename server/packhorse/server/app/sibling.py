@@ -81,8 +81,8 @@ class Sibling:
         self._parent.send(list(datasets))
         answers: dict[str, Callable[[], Any]] = {
             METRICS: lambda: list(registry.collect()),
-            STATUS: status.look,
-            STREAMS: lambda: status.look(with_datasets=False),
+            STATUS: status.collect,
+            STREAMS: lambda: status.collect(with_datasets=False),
             SERVING: is_serving,
         }
         threading.Thread(target=self._answer, args=(answers,), name="parent", daemon=True).start()

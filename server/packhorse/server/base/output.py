@@ -28,15 +28,15 @@ class Lines:
 
     Attributes:
         num_left_out: lines that were not written.
-        told: makes a log line of the sentence that says how many lines were left out.
+        as_line: makes a line of the log of the sentence that says how many lines were left out.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.num_left_out = 0
-        self.told: Callable[[str], str] = str
+        self.as_line: Callable[[str], str] = str
         self._descriptor = descriptor
         self._lines: queue.Queue[str] = queue.Queue(MOST_LINES)
-        self._untold = 0  # lines left out since the last one that had room
+        self._num_unreported = 0  # lines left out since the last one that had room
         self._counting = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -45,16 +45,16 @@ class Lines:
         if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
             self._begin()
         with self._counting:
-            if self._untold:
-                what = f"{self._untold:,} lines are left out here: nobody read in time what this process writes"
-                line = f"{self.told(what)}\n{line}"
+            if self._num_unreported:
+                what = f"{self._num_unreported:,} lines are left out here: nobody read in time what this process writes"
+                line = f"{self.as_line(what)}\n{line}"
             try:
                 self._lines.put_nowait(line)
             except queue.Full:
                 self.num_left_out += 1
-                self._untold += 1
+                self._num_unreported += 1
             else:
-                self._untold = 0
+                self._num_unreported = 0
 
     def flush(self, seconds: float = LAST_LINES_SECONDS) -> None:
         """Waits until all lines are written, for `seconds` at most."""
@@ -92,7 +92,7 @@ class LineHandler(logging.Handler):
     def __init__(self, lines: Lines) -> None:
         super().__init__()
         self.lines = lines
-        lines.told = self._line_of
+        lines.as_line = self._line_of
 
     def emit(self, record: logging.LogRecord) -> None:
         """Adds the record's line."""

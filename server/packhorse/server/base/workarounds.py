@@ -164,7 +164,7 @@ class Listening:
         """Accepts calls from now on."""
         await self._server.start()
 
-    async def keep(self) -> None:
+    async def keep_listening(self) -> None:
         """Listens again whenever gRPC stops. Never returns.
 
         Raises:
@@ -176,7 +176,7 @@ class Listening:
         while True:
             error = await self._accepting.ended()
             _LOG.error("gRPC stopped listening (%r), as it does after a malformed request; listening again", error)
-            self._let_go(self._server)
+            self._keep_until_over(self._server)
             self._server = await self._bound_again()
             await self.begin()
 
@@ -195,12 +195,12 @@ class Listening:
                     raise
                 await asyncio.sleep(0.01)
 
-    def _let_go(self, server: grpc.aio.Server) -> None:
+    def _keep_until_over(self, server: grpc.aio.Server) -> None:
         """Keeps a server that accepts no more until its streams have ended."""
 
         def forget(over: "asyncio.Future[bool]") -> None:
             if not over.cancelled():
-                over.exception()  # looked at, so that asyncio does not log it: `keep` has
+                over.exception()  # looked at, so that asyncio does not log it: `keep_listening` has
             del self._older[server]
 
         self._older[server] = asyncio.ensure_future(server.wait_for_termination())

@@ -5,11 +5,10 @@ Owns the one table from reasons to statuses; `packhorse.client.errors` has its c
 
 import logging
 import secrets
-from typing import Any as Anything
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
-from google.protobuf.any_pb2 import Any
+from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
@@ -62,7 +61,7 @@ def refusal_of(error: Exception) -> ServiceError:
     )
 
 
-async def abort(context: "grpc.aio.ServicerContext[Anything, Anything]", error: ServiceError) -> NoReturn:
+async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceError) -> NoReturn:
     """Ends a call with an error's status, message and details."""
     await context.abort(
         STATUS_OF_REASON[error.reason],
@@ -88,8 +87,8 @@ def status_details(error: ServiceError) -> bytes:
     return bytes(status_pb2.Status(code=code, message=error.message, details=details).SerializeToString())
 
 
-def _packed(message: object) -> Any:
+def _packed(message: object) -> any_pb2.Any:
     """Returns a message in protobuf's Any, in which details travel."""
-    packed = Any()
+    packed = any_pb2.Any()
     packed.Pack(message)  # type: ignore[arg-type]
     return packed

@@ -1,17 +1,15 @@
-"""One process's part of the status page, and opening the page if this installation has it.
+"""One process's part of the status page.
 
-Owns the facts that a process collects for the page, and the path of the page's figures, which needs a token. Leaves the
-page, and the facts of a dataset, to the shelf (`packhorse.analysis`), and who may read it to `app.metrics_port`.
+Owns the facts that a process collects for the page, and the path of the page's figures, which needs a token. Leaves
+opening the page to `app.status_page`, and the facts of a dataset to the shelf (`packhorse.analysis`).
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from packhorse.dataset import MixtureDataset, PreparedDataset
 from packhorse.server.access.tls import Certificates
@@ -23,18 +21,15 @@ from packhorse.shelf import from_shelf
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire.certificates import days_until
 
-_LOG = logging.getLogger(__name__)
-
 DOCUMENT = "/status.json"
 """The only path with figures, and so the only one that needs a token."""
-
 
 _ANSWER_SECONDS = 5.0
 """How long the event loop may take to list its streams."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class ProcessStatus:
     """The facts of one process for the page, under the names that they have in DOCUMENT."""
 
     activity: pb.GetActivityResponse
@@ -81,7 +76,7 @@ class OwnStatus:
         self._measuring: Future[None] | None = None
         self._waiting: list[dict[str, Any]] = []
 
-    def look(self, *, with_datasets: bool = True) -> Look:
+    def collect(self, *, with_datasets: bool = True) -> ProcessStatus:
         """Returns the facts of this process. Call it from one thread at a time, beside the event loop's.
 
         Args:
@@ -92,7 +87,7 @@ class OwnStatus:
         if self._measuring is None or self._measuring.done():
             self._measuring = self._worker.submit(self._measure_waiting)
         certificates = {} if self._certificates is None else self._certificates.ends()
-        return Look(
+        return ProcessStatus(
             activity=answer,
             is_serving=bool(values_of(self._metrics.serving).get((), 0)),
             refused_calls={reason: int(count) for (reason,), count in values_of(self._metrics.errors).items()},
@@ -125,36 +120,9 @@ class OwnStatus:
         return list(facts.values())
 
     def _measure_waiting(self) -> None:
-        """Collects the gauge of waiting, which measures new runs. It takes long, so the next `look` has the result."""
+        """Collects the gauge of waiting, which measures new runs. It takes long: the next `collect` has the result."""
         self._waiting = [
             {**sample.labels, "idle_share": sample.value}
             for family in self._metrics.waiting.collect()
             for sample in family.samples
         ]
-
-
-class Page(Protocol):
-    """The status page, as a WSGI application."""
-
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answers a path of the page."""
-        ...
-
-    def has(self, path: str) -> bool:
-        """Whether the page has this path."""
-        ...
-
-
-def open_page(looks: Callable[[], Sequence[Look]], data_root: Path) -> Page | None:
-    """Returns the status page; None, and a line in the log, if this installation lacks it.
-
-    Args:
-        looks: returns the facts of every process that serves; only the first one's have datasets.
-        data_root: the folder of the datasets.
-    """
-    try:
-        page: Page = from_shelf("status_page")(looks, data_root)
-    except ImportError as error:
-        _LOG.warning("no status page is served: %s", error)
-        return None
-    return page
