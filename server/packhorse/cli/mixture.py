@@ -6,6 +6,7 @@ from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich.table import Table
@@ -127,12 +128,42 @@ def append(
                 by=by,
                 replace=replace,
             )
-        names, shares = [each.name for each in info.components], [Fraction(share) for share in info.stages[-1].shares]
-        firsts = [stage.first_position for stage in info.stages]
-        _print_stage(name, firsts, info.num_bins, (before, info.digest), names, shares)
-        return
-    if data_root is None:
+        now = _Stages.of_info(info)
+    elif data_root is not None:
+        before, now = _append_to_file(data_root, name, from_position, weights, by, replace=replace)
+    else:
         raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
+    _print_last_stage(name, before, now)
+
+
+class _Stages(NamedTuple):
+    """The stages of a mixture, as far as `append` prints them."""
+
+    digest: str
+    first_positions: Sequence[int]
+    """First position of each stage."""
+    num_bins: int
+    """Bins of an epoch."""
+    components: Sequence[str]
+    shares: Sequence[Fraction]
+    """Share of each component in the bins of the last stage."""
+
+    @classmethod
+    def of_info(cls, info: DatasetInfo) -> "_Stages":
+        """Returns the stages that a server describes."""
+        return cls(
+            digest=info.digest,
+            first_positions=[stage.first_position for stage in info.stages],
+            num_bins=info.num_bins,
+            components=[each.name for each in info.components],
+            shares=[Fraction(share) for share in info.stages[-1].shares],
+        )
+
+
+def _append_to_file(
+    data_root: Path, name: str, from_position: int, weights: str | None, by: str, *, replace: bool
+) -> tuple[str, _Stages]:
+    """Appends a stage to a mixture's file, without a server; returns the digest before, and the stages now."""
     from packhorse.server.datasets.lazy_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
 
@@ -144,30 +175,20 @@ def append(
             f"--data-root also has a dataset {name}, which is served instead of {path.name}; rename one of them"
         )
     catalog = Mixtures(LazyCatalog(data_root, set()))
-    stage = StageEntry(weights=_weights(weights), by=WeightsBy(by)) if weights is not None else None
+    stage = None if weights is None else StageEntry(weights=_weights(weights), by=WeightsBy(by))
     old, new = append_to_mixture(path, stage, from_position, catalog.component, replace=replace)
-    digests = (old.manifest.digest, new.manifest.digest)
-    _print_stage(name, [first for first, _ in new.chain], new.num_bins, digests, new.file.names, new.shares[-1])
+    firsts = [first for first, _ in new.chain]
+    return old.manifest.digest, _Stages(new.manifest.digest, firsts, new.num_bins, new.file.names, new.shares[-1])
 
 
-def _print_stage(
-    name: str,
-    firsts: Sequence[int],
-    num_bins: int,
-    digests: tuple[str, str],
-    components: Sequence[str],
-    shares: Sequence[Fraction],
-) -> None:
-    """Prints where the last stage begins, the digests before and now, and the shares of the components.
-
-    `firsts` has the first position of each stage; `shares` has each component's share of the bins of the last stage.
-    """
-    epoch, inside = divmod(firsts[-1], num_bins)
-    click.echo(f"{name}: stage {len(firsts) - 1} begins at position {inside:,} of epoch {epoch:,}")
-    if digests[0] == digests[1]:
+def _print_last_stage(name: str, digest_before: str, now: _Stages) -> None:
+    """Prints where the last stage begins, the digests before and now, and the shares of the components."""
+    epoch, inside = divmod(now.first_positions[-1], now.num_bins)
+    click.echo(f"{name}: stage {len(now.first_positions) - 1} begins at position {inside:,} of epoch {epoch:,}")
+    if digest_before == now.digest:
         click.echo("nothing changes")
-    click.echo(f"digest before: {digests[0]}\ndigest now:    {digests[1]}")
-    pairs = zip(components, shares, strict=True)
+    click.echo(f"digest before: {digest_before}\ndigest now:    {now.digest}")
+    pairs = zip(now.components, now.shares, strict=True)
     click.echo("shares of bins: " + ", ".join(f"{component} {float(share):.2%}" for component, share in pairs))
 
 

@@ -96,10 +96,10 @@ def command(
     if (seed is None) != (from_position is None):
         raise click.UsageError("--seed and --from-position belong together; give both")
     root, name = _locate(dataset, data_root)
-    served = _opened(root, name)
+    served = _open_dataset(root, name)
     path = root / f"{name}{TAKEDOWN_SUFFIX}"
     if is_check:
-        context.exit(0 if _is_right(served, path) else 1)
+        context.exit(0 if _check_file(served, path) else 1)
     wanted = parse_ids(takedown_text(ids_file), str(ids_file)) if ids_file else parse_ids("\n".join(ids), "--ids")
     _check_component(component, served)
     redaction = Redaction(
@@ -120,7 +120,7 @@ def command(
     file = redact(path, redaction, check).resolved(served.key_tables)
     of_component = f" of {component}" if component else ""
     action = "masked" if token is None else f"replaced by token {token}"
-    click.echo(f"{path.name}: {_counted(redaction)}{of_component} {action}")
+    click.echo(f"{path.name}: {_ids_and_keys(redaction)}{of_component} {action}")
     click.echo(f"redactions in force: {len(file.redactions)}, the last with digest {file.chain[-1]}")
 
 
@@ -142,7 +142,7 @@ def _locate(dataset: str, data_root: Path | None) -> tuple[Path, str]:
     return data_root, dataset
 
 
-def _opened(root: Path, name: str) -> Dataset:
+def _open_dataset(root: Path, name: str) -> Dataset:
     """Opens a dataset or mixture as a server would; raises a ValueError if it cannot be served."""
     from packhorse.server.base.faults import ServiceError
     from packhorse.server.datasets.lazy_catalog import LazyCatalog
@@ -154,7 +154,7 @@ def _opened(root: Path, name: str) -> Dataset:
         raise ValueError(error.message) from None
 
 
-def _counted(redaction: Redaction) -> str:
+def _ids_and_keys(redaction: Redaction) -> str:
     """Returns how many ids and keys a redaction names, as "3 ids and 1 key"."""
     counts = ((len(redaction.ids), "id"), (len(redaction.keys), "key"))
     return " and ".join(counted(count, noun) for count, noun in counts if count)
@@ -170,7 +170,7 @@ def _check_component(component: str, served: Dataset) -> None:
         raise click.UsageError(f"{served.name} is not a mixture; leave out --component {component}")
 
 
-def _is_right(served: Dataset, path: Path) -> bool:
+def _check_file(served: Dataset, path: Path) -> bool:
     """Prints how many ids each redaction of a file names and which of them do not exist; returns whether all exist."""
     from packhorse.server.datasets.takedowns import put_together
     from packhorse.server.datasets.unknown_names import unknown_names
@@ -178,12 +178,12 @@ def _is_right(served: Dataset, path: Path) -> bool:
     file = TakedownFile.parse(takedown_text(path), path.name, read_ids_of(path))
     put_together(served, (file,))
     click.echo(f"{path.name}: {counted(len(file.redactions), 'redaction')}, {counted(len(file.skips), 'skip')}")
-    is_right = True
+    are_all_there = True
     for number, redaction in enumerate(file.redactions):
         missing = unknown_names(served, redaction)
         owner = redaction.component or served.name
-        click.echo(f"redact[{number}]: {_counted(redaction)} of {owner}, {len(missing):,} of them missing")
+        click.echo(f"redact[{number}]: {_ids_and_keys(redaction)} of {owner}, {len(missing):,} of them missing")
         if len(missing):
-            is_right = False
+            are_all_there = False
             click.echo(f"WRONG: redact[{number}]: {owner} has no {missing}", err=True)
-    return is_right
+    return are_all_there

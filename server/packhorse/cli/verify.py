@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,6 +31,9 @@ from packhorse.formats.object_store import is_url
 from packhorse.jobs import Progress, show_progress
 from packhorse.shelf import from_shelf, is_offered
 from packhorse.wire import tokens_fingerprint
+
+if TYPE_CHECKING:
+    from packhorse.client import TokenSource
 
 _MANY_ENTRIES = 10_000_000
 """Lengths from which on several processes compare them."""
@@ -101,13 +104,13 @@ def command(
             except PreparedDatasetError as error:
                 result.wrong = [str(error)]
             if tokens is not None and result.manifest is not None and not result.wrong:
-                result.lengths = _compared(path, result.manifest, tokens, id_column, sample, workers, progress)
+                result.lengths = _compare_lengths(path, result.manifest, tokens, id_column, sample, workers, progress)
                 result.wrong += _what_differs(
                     result.lengths, result.manifest, tokens, id_column, is_current=path == folder
                 )
                 result.are_tokens_compared = _has_fingerprint(result.manifest, tokens, id_column)
                 if result.are_tokens_compared and not result.wrong:
-                    result.wrong += _other_tokens(result.manifest, tokens)
+                    result.wrong += _what_differs_in_tokens(result.manifest, tokens)
     if as_json:
         facts = [result.as_json() for result in results]
         click.echo(json.dumps(facts if all_versions or below else facts[0], indent=2))
@@ -163,6 +166,13 @@ def _folders(folder: Path, number: int | None, all_versions: bool) -> list[Path]
     return meant
 
 
+def _open_source(tokens: str, id_column: str | None = None) -> "TokenSource":
+    """Opens the source of --tokens, which was given."""
+    source = open_tokens(tokens, id_column)
+    assert source is not None
+    return source
+
+
 @dataclass(frozen=True, slots=True)
 class _OpenLengths:
     """A function without arguments that opens a token source; it can be pickled for other processes."""
@@ -173,12 +183,11 @@ class _OpenLengths:
 
     def __call__(self) -> LengthsOf:
         """Opens the source, and returns its function from ids to lengths."""
-        source = open_tokens(self.tokens, self.id_column)
-        assert source is not None
+        source = _open_source(self.tokens, self.id_column)
         return source.for_ids(self.dataset_column).lengths
 
 
-def _compared(
+def _compare_lengths(
     folder: Path,
     manifest: Manifest,
     tokens: str,
@@ -188,8 +197,7 @@ def _compared(
     progress: Progress,
 ) -> LengthReport:
     """Compares the planned lengths with those of a token source."""
-    source = open_tokens(tokens, id_column)
-    assert source is not None
+    source = _open_source(tokens, id_column)
     num_entries = min(sample or manifest.num_sequences, manifest.num_sequences)
     return verify_lengths(
         folder,
@@ -216,8 +224,7 @@ def _what_differs(
             f"the sequences have {lengths.tokens:,} tokens together, and had {manifest.own_tokens:,} when they were "
             "planned; their rooms are the same"
         )
-    source = open_tokens(tokens, id_column)
-    held = None if source is None else source.num_sequences
+    held = _open_source(tokens, id_column).num_sequences
     if manifest.inputs is None or held is None:
         return
     if held < manifest.inputs.rows or (is_current and held > manifest.inputs.rows):
@@ -226,16 +233,14 @@ def _what_differs(
 
 def _has_fingerprint(manifest: Manifest, tokens: str, id_column: str | None) -> bool:
     """Whether the manifest has a fingerprint of tokens, and of as many sequences as the token source has."""
-    source = open_tokens(tokens, id_column)
-    assert source is not None
     inputs = manifest.inputs
-    return inputs is not None and inputs.tokens is not None and source.num_sequences == inputs.rows
+    num_sequences = _open_source(tokens, id_column).num_sequences
+    return inputs is not None and inputs.tokens is not None and num_sequences == inputs.rows
 
 
-def _other_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
+def _what_differs_in_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
     """Yields a sentence if the tokens differ from those that the dataset was prepared from."""
-    source = open_tokens(tokens)
-    assert source is not None
+    source = _open_source(tokens)
     assert manifest.inputs is not None
     assert manifest.inputs.tokens is not None
     if tokens_fingerprint(source.read, manifest.inputs.rows) != manifest.inputs.tokens.fingerprint:

@@ -73,38 +73,22 @@ def tokens_of_text(
         ValueError: the options of the plan contradict each other; raised before any token is made.
         FileExistsError: something is at the output already, which `place` does not let it replace or append to.
     """
-    if plan.max_seq_len is None:
-        raise click.UsageError("Missing option '--max-seq-len'.")
-    if columns.length is not None:
-        raise click.UsageError("--length-column does not go with --tokenizer: lengths are those of the tokens.")
-    before = open_prepared(place.output, check_pool=False) if place.append else None
-    check_plan(plan, grouping, appends_to=before)
-    refuse_holding(place.output, [Path(source) for source in sources if not is_url(source)])
-    earlier = None if before is None else _tokens_before(before)
-    if earlier is None:
-        refuse_output(place.output, overwrite=place.overwrite)
+    before = _check(sources, plan, columns, grouping, place)
     output = place.output.resolve()
     folder = output.with_name(f".{output.name}.tokens")
     tokens, record = folder / "tokens" / output.name, folder / _RECORD
     arguments = [each for source in sources for each in ("--input", source)] + list(options)
     arguments += _shared(columns, execution)
-    asked = {"arguments": arguments, "files": _files_now([*arguments, *map(str, filter(None, [earlier]))])}
+    request = {"arguments": arguments, "files": _files_now([*arguments, *map(str, filter(None, [before]))])}
     made = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
-    if made is not None and asked["files"] is not None and {name: made[name] for name in asked} == asked:
+    if made is not None and request["files"] is not None and {name: made[name] for name in request} == request:
         click.echo("tokens       those of the call before: neither its options nor a file has changed")
     else:
+        flags = ["--resume"] if execution.resume else []
+        flags += ["--overwrite"] if place.overwrite or made is not None else []
         tokens.parent.mkdir(parents=True, exist_ok=True)
-        again = ["--overwrite"] if place.overwrite or made is not None else []
         record.unlink(missing_ok=True)
-        goes_on = ["--resume"] if execution.resume else []
-        new = tokens if earlier is None else folder / "new" / output.name
-        new.parent.mkdir(exist_ok=True)
-        rows = _run_tokenize([*arguments, *goes_on, *again, "--output", str(new)])
-        if earlier is not None:
-            joined = ["--input", str(earlier), "--input", f"{new}.idx", "--output", str(tokens)]
-            _run_tokenize([*joined, "--overwrite"])
-            shutil.rmtree(new.parent)
-        made = {**asked, "sequences_per_row": rows}
+        made = {**request, "sequences_per_row": _tokenize([*arguments, *flags], tokens, before)}
         record.write_text(json.dumps(made), encoding="utf-8")
     size = made["sequences_per_row"]
     try:
@@ -116,6 +100,40 @@ def tokens_of_text(
             )
         raise
     shutil.rmtree(folder)
+
+
+def _check(
+    sources: Sequence[str], plan: PlanOptions, columns: InputColumns, grouping: Grouping | None, place: Place
+) -> Path | None:
+    """Refuses what would fail after the text was tokenized; see `tokens_of_text`.
+
+    Returns:
+        The index of the tokens to which those of the text are appended; None if a new dataset is made.
+    """
+    if plan.max_seq_len is None:
+        raise click.UsageError("Missing option '--max-seq-len'.")
+    if columns.length is not None:
+        raise click.UsageError("--length-column does not go with --tokenizer: lengths are those of the tokens.")
+    dataset = open_prepared(place.output, check_pool=False) if place.append else None
+    check_plan(plan, grouping, appends_to=dataset)
+    refuse_holding(place.output, [Path(source) for source in sources if not is_url(source)])
+    if dataset is not None:
+        return _tokens_before(dataset)
+    refuse_output(place.output, overwrite=place.overwrite)
+    return None
+
+
+def _tokenize(arguments: list[str], output: Path, before: Path | None) -> int:
+    """Runs `tokenize`, and appends its tokens to those `before`; returns how many sequences it makes of each row."""
+    if before is None:
+        return _run_tokenize([*arguments, "--output", str(output)])
+    new = output.parent.parent / "new" / output.name
+    new.parent.mkdir(exist_ok=True)
+    sequences_per_row = _run_tokenize([*arguments, "--output", str(new)])
+    joined = ["--input", str(before), "--input", f"{new}.idx", "--output", str(output)]
+    _run_tokenize([*joined, "--overwrite"])
+    shutil.rmtree(new.parent)
+    return sequences_per_row
 
 
 def _tokens_before(before: PreparedDataset) -> Path:

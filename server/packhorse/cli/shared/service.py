@@ -52,7 +52,7 @@ def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
     neither the command nor the environment names a server, there may be none, so the default address is tried once.
     """
     retry = None if timeout_seconds is not None or _is_target_named() else RetryPolicy(connect_seconds=0)
-    line = _Line()
+    line = _StatusLine()
     logger = logging.getLogger("packhorse")
     logger.addHandler(line)
     try:
@@ -103,7 +103,7 @@ def _is_target_named() -> bool:
     return not is_default or "target" in context.meta.get(PROFILE, {})
 
 
-class _Line(logging.Handler):
+class _StatusLine(logging.Handler):
     """Shows the client's warnings on stderr; on a terminal, the latest one only."""
 
     def __init__(self) -> None:
