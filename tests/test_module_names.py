@@ -22,6 +22,7 @@ DEEP = {
     ("pictures", "api"): "the topology that stands for none",
     ("pictures", "batches.summary"): "a batch's picture begins with its summary",
     ("proof", "transport.access"): "the doctor walks each step of a connection by itself",
+    ("proof", "transport.addresses"): "the doctor walks each step of a connection by itself",
     ("proof", "transport.grpc_channels"): "the doctor walks each step of a connection by itself",
     ("proof", "transport.handshake"): "the doctor walks each step of a connection by itself",
     ("proof", "transport.methods"): "the doctor walks each step of a connection by itself",

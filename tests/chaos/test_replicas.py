@@ -13,7 +13,7 @@ from tests.chaos.proxy import Proxy
 
 from packhorse.client import DigestMismatchError, RetryPolicy, connect
 from packhorse.client.errors import DatasetNotFoundError, InvalidRequestError, ServerUnavailableError
-from packhorse.client.transport import access as targets
+from packhorse.client.transport import addresses as targets
 
 QUICK = RetryPolicy(deadline_seconds=30, first_delay_seconds=0.01, most_delay_seconds=0.1)
 NOWHERE = "127.0.0.1:1"

@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 from packhorse.client import Access, RetryPolicy, connect
 from packhorse.client.errors import AccessDeniedError, DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
-from packhorse.client.transport import access as _targets
+from packhorse.client.transport import addresses as _targets
 from packhorse.client.transport.methods import Method
 from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb

@@ -18,6 +18,7 @@ from .loading.loader import PackedDataLoader as PackedDataLoader
 from .loading.loader import create_packed_dataloader as create_packed_dataloader
 from .loading.packed_bins import PackedBins as PackedBins
 from .loading.prefetch import DevicePrefetcher as DevicePrefetcher
+from .memory_datasets import MemoryDatasets as MemoryDatasets
 from .options import Balance as Balance
 from .options import LoaderOptions as LoaderOptions
 from .options import RemainderPolicy as RemainderPolicy
@@ -39,6 +40,5 @@ from .streams.cursor import Cursor as Cursor
 from .streams.pack_stream import PackStream as PackStream
 from .streams.stream import BinStream as BinStream
 from .transport.access import Access as Access
-from .transport.embedded import MemoryDatasets as MemoryDatasets
 
 __version__: str

@@ -30,7 +30,7 @@ from packhorse.client.transport.methods import (
     Method,
     Transport,
 )
-from packhorse.client.transport.one_dataset import OneDataset, run_id_of
+from packhorse.client.transport.one_dataset import OneDataset
 from packhorse.client.transport.packing_answer import read_packing
 from packhorse.client.transport.requests import (
     NO_RESOURCES,
@@ -44,6 +44,7 @@ from packhorse.client.transport.requests import (
     topology_message,
 )
 from packhorse.client.transport.retries import with_retries
+from packhorse.client.transport.run_id import run_id_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology
 from packhorse.types import DatasetInfo

@@ -1,7 +1,7 @@
 """`connect` and `Server`: from a target to a client.
 
 Owns the choice of a transport for each kind of target, and `ask_in_child`, by which a process asks a server without
-using gRPC before it forks its workers. Leaves addresses to `transport/access`, and the client's methods to `api`.
+using gRPC before it forks its workers. Leaves addresses to `transport/addresses`, and the client's methods to `api`.
 """
 
 import os
@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from packhorse.client.api import Client
-from packhorse.client.transport.access import NO_ACCESS, Access, hosts_of
-from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryDatasets, MemoryTransport
+from packhorse.client.error_texts import invalid, shortened
+from packhorse.client.memory_datasets import MemoryDatasets
+from packhorse.client.transport.access import NO_ACCESS, Access
+from packhorse.client.transport.addresses import hosts_of
+from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryTransport
 from packhorse.client.transport.grpc_channels import GrpcTransport, has_used_grpc
 from packhorse.client.transport.methods import Transport
-from packhorse.client.transport.requests import invalid, shortened
 from packhorse.client.transport.retries import policy_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.parameters import parameter

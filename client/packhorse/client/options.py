@@ -10,7 +10,8 @@ from multiprocessing import get_all_start_methods
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from packhorse.client.transport.requests import checked_balance, invalid, shortened
+from packhorse.client.error_texts import invalid, shortened
+from packhorse.client.transport.requests import checked_balance
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.parameters import parameter
 from packhorse.topology import (

@@ -10,7 +10,8 @@ import grpc
 
 from packhorse.client import Access, PackhorseError
 from packhorse.client.errors import ServerUnavailableError
-from packhorse.client.transport.access import NO_ACCESS, Address, Credentials, addresses_of, endpoint_of, hosts_of
+from packhorse.client.transport.access import NO_ACCESS, Credentials
+from packhorse.client.transport.addresses import Address, addresses_of, endpoint_of, hosts_of
 from packhorse.client.transport.grpc_channels import MAX_MESSAGE_BYTES
 from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.handshake import refusal_of

@@ -18,15 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client import Access, Client, PackhorseError
 from packhorse.client.errors import AccessDeniedError, UnauthenticatedError
-from packhorse.client.transport.access import (
-    NO_ACCESS,
-    Credentials,
-    Endpoint,
-    address_of,
-    endpoint_of,
-    hosts_of,
-    variable_of,
-)
+from packhorse.client.transport.access import NO_ACCESS, Credentials, variable_of
+from packhorse.client.transport.addresses import Endpoint, as_one_address, endpoint_of, hosts_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.handshake import days_left, refusal_of
@@ -101,7 +94,7 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
         raise ValueError(parameter("timeout_seconds") + f" must be above 0, got {timeout_seconds}")
     hosts = hosts_of(target)
     credentials = Credentials(access.or_environment(), hosts)
-    address = address_of(hosts[0])
+    address = as_one_address(hosts[0])
     timeout = None if math.isinf(timeout_seconds) else timeout_seconds
     with credentials.open_channel(address) as channel:
         try:
@@ -151,7 +144,7 @@ class _Examination:
         self._dataset = dataset
         self._seconds = timeout_seconds
         self._credentials = Credentials(access, (host,))
-        self._endpoint = endpoint_of(address_of(host))
+        self._endpoint = endpoint_of(as_one_address(host))
         self._addresses: list[str] = []
         self._listed: pb.ListDatasetsResponse | None = None
 

@@ -17,6 +17,7 @@ from packhorse.storage.plain_files import (
 )
 from packhorse.storage.records import Records, read_record, write_record
 from packhorse.storage.replacing import AtomicFiles, refuse_existing, refuse_url, replace_bytes, sync
+from packhorse.storage.shared_set import SharedSet
 from packhorse.storage.watched import Stamp, Watched, stamp_of
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "JobRecord",
     "LockHeldError",
     "Records",
+    "SharedSet",
     "Stamp",
     "Watched",
     "check_plain",

@@ -9,12 +9,12 @@ from torch.utils.data import DataLoader
 
 from packhorse.client import PackedDataset, connect
 from packhorse.client.errors import DatasetCorruptError
-from packhorse.client.transport.embedded import SharedSet
 from packhorse.dataset import POOLS
 from packhorse.dataset import load as load_module
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets import catalog as catalog_module
 from packhorse.server.datasets.lazy_catalog import LazyCatalog
+from packhorse.storage import SharedSet
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from reference.markdown import page, table
 def environment_page() -> str:
     from packhorse.cli import main
     from packhorse.client.loading.ranks import _SIGNS_IN_ENVIRONMENT
-    from packhorse.client.transport._proxies import EXCEPTIONS, VARIABLES
+    from packhorse.client.transport._proxies import EXEMPTIONS, VARIABLES
 
     meanings: dict[str, tuple[list[str], str]] = {}
     for name, command in commands(main):
@@ -21,7 +21,7 @@ def environment_page() -> str:
     rows = [(f"`{name}`", ", ".join(readers), meaning) for name, (readers, meaning) in sorted(meanings.items())]
     rows += [
         (
-            ", ".join(f"`{name}`" for name in (*VARIABLES, *EXCEPTIONS)),
+            ", ".join(f"`{name}`" for name in (*VARIABLES, *EXEMPTIONS)),
             "clients",
             "The HTTP proxy on the way to servers, and the hosts that are reached "
             "[without it](troubleshooting.md#a-proxy-is-on-the-way).",

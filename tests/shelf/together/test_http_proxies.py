@@ -12,8 +12,8 @@ from packhorse.cli import main
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.errors import AccessDeniedError, ServerUnavailableError
 from packhorse.client.transport import _proxies as proxies
-from packhorse.client.transport._proxies import EXCEPTIONS, VARIABLES, Proxy, proxy_for
-from packhorse.client.transport.access import Address, address_of, addresses_of
+from packhorse.client.transport._proxies import EXEMPTIONS, VARIABLES, Proxy, proxy_for
+from packhorse.client.transport.addresses import Address, addresses_of, as_one_address
 from packhorse.proof import ask_activity, ask_health, diagnose
 
 QUICK = RetryPolicy(deadline_seconds=2, first_delay_seconds=0.01, most_delay_seconds=0.1)
@@ -23,7 +23,7 @@ FAR = "packhorse.far.test:50051"
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
-    for name in (*VARIABLES, *EXCEPTIONS):
+    for name in (*VARIABLES, *EXEMPTIONS):
         monkeypatch.delenv(name, raising=False)
     proxies._tell_unusable.cache_clear()
 
@@ -110,7 +110,7 @@ def test_no_proxy_is_about_names_however_many_addresses_they_have(monkeypatch, r
     found = addresses_of("packhorse.svc:50051")
     assert len(found) == num_addresses
     assert {address.proxy for address in found} == {None}
-    assert address_of("packhorse.svc:50051") == Address("packhorse.svc:50051")
+    assert as_one_address("packhorse.svc:50051") == Address("packhorse.svc:50051")
     monkeypatch.setenv("no_proxy", "other.svc,packhorse.svc:1,10.9.0.0/16,,")
     assert addresses_of("packhorse.svc:50051") == [
         Address("packhorse.svc:50051", proxy=Proxy("https_proxy", "http://proxy:3128"))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packhorse.client.batches._content import Content
 from packhorse.client.batches.layout import PackLayout, reduced
 from packhorse.client.batches.row_format import Load, Media
-from packhorse.client.transport.requests import shortened
+from packhorse.client.error_texts import shortened
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.transport.requests import shortened
+from packhorse.client.error_texts import shortened
 
 MAX_TOKEN_ID = 2**31 - 1
 """The largest token id that is accepted: no vocabulary is larger, so a greater number is a mistake."""

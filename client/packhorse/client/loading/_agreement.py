@@ -13,8 +13,8 @@ from typing import Any
 import torch.distributed
 
 from packhorse.client.connecting import Server
+from packhorse.client.memory_datasets import MemoryDatasets
 from packhorse.client.options import Run
-from packhorse.client.transport.embedded import MemoryDatasets
 
 _MADE: Counter[tuple[str, int, int]] = Counter()
 """(name, seed, world size) → how many datasets this process has made of them. The number is part of the store's key,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.client.connecting import Server, Target
+from packhorse.client.error_texts import shortened
 from packhorse.client.options import Run
-from packhorse.client.transport.requests import shortened
 from packhorse.tokens import TokenSource, TokenSourceError
 from packhorse.tokens.recorded import open_recorded, recorded_path
 

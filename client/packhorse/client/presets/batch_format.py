@@ -9,9 +9,9 @@ from math import lcm
 from typing import Any
 
 from packhorse.client.batches.row_format import RowFormat
+from packhorse.client.error_texts import shortened
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import PresetName, get_preset
-from packhorse.client.transport.requests import shortened
 from packhorse.tokens.loss_mask import AUTO
 
 

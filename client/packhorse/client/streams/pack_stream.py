@@ -12,10 +12,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.client.error_texts import invalid, too_old
 from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.transport.methods import PACK_STREAM, Transport
-from packhorse.client.transport.requests import integers, invalid, too_old
+from packhorse.client.transport.requests import integers
 from packhorse.client.transport.retries import Attempts
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import RoomRule
@@ -183,7 +184,7 @@ class PackStream:
             raise
         except PackhorseError:
             for number in self._held.keys() & numbers:  # the server refused them: forget them
-                self._let_go(number)
+                self._remove(number)
             raise
         return self._take_ready()
 
@@ -286,13 +287,13 @@ class PackStream:
         evicted = list(response.evicted)
         self._check(block, evicted, response.num_sequences_held)
         for number in evicted:  # before the bins are checked, because a group may lose only some of its sequences
-            self._evicted.append(self._let_go(number))
+            self._evicted.append(self._remove(number))
         self._num_evicted += len(evicted)
         self._check_bins(block)
         if request.WhichOneof("payload") != "options":
             self._told_version = self._version
         for numbers, lengths in block.bins():
-            ids = [self._let_go(number) for number in numbers.tolist()]
+            ids = [self._remove(number) for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))
         if len(block) or evicted:
             self._attempts.succeeded()
@@ -301,7 +302,7 @@ class PackStream:
         """Returns the own number of the first sequence of a sequence's group that is in no bin yet."""
         return self._groups.get(self._held[number].group, [number])[0]
 
-    def _let_go(self, number: int) -> int:
+    def _remove(self, number: int) -> int:
         """Removes a sequence that is in a bin, evicted or refused, and returns its id."""
         sequence = self._held.pop(number)
         if sequence.group in self._groups:
@@ -501,7 +502,7 @@ class PackStream:
     def _retrying(self, attempt: Callable[[], None]) -> None:
         """Runs an attempt until it succeeds or the deadline passes; each failure closes the call."""
         try:
-            self._attempts.run(attempt, let_go=self.close)
+            self._attempts.run(attempt, on_failure=self.close)
         except BaseException:  # the call is out of step: its response may still arrive, and nobody would read it
             self.close()
             raise

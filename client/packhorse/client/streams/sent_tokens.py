@@ -9,8 +9,8 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.error_texts import too_old
 from packhorse.client.errors import DamagedAnswerError
-from packhorse.client.transport.requests import too_old
 from packhorse.tokens import TokenSource, TokenSourceError
 from packhorse.tokens.base import Gather, write_end_to_end
 from packhorse.v1 import packing_pb2 as pb

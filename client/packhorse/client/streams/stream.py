@@ -231,7 +231,7 @@ class BinStream:
     def _retrying(self, attempt: Callable[[], _Result]) -> _Result:
         """Runs an attempt until it succeeds; a StreamInterruptedError with the position to resume at after that."""
         try:
-            return self._attempts.run(attempt, let_go=self.close)
+            return self._attempts.run(attempt, on_failure=self.close)
         except TransientError as error:
             step = self._next_step()
             position = self._resumable_position(step)

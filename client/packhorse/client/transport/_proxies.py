@@ -2,7 +2,7 @@
 
 gRPC reads the same variables, but it compares `no_proxy` with its target, which is an IP address if the client has
 looked the name up, and it sends even loopback connections to a proxy. So the choice is made here, by name, and passed
-to gRPC as an option of the channel. Leaves looking up names to `access`, and channels to `grpc_channels`.
+to gRPC as an option of the channel. Leaves looking up names to `addresses`, and channels to `grpc_channels`.
 """
 
 import functools
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 """Environment variables that name a proxy, as gRPC reads them: the first that is set counts, and "" means none."""
-EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+EXEMPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
 """Variables that list hosts without a proxy; the first that is set counts."""
 
 _DEFAULT_PORT = 80
@@ -140,7 +140,7 @@ def _tell_unusable(variable: str) -> None:
 
 def _exceptions() -> Iterator[str]:
     """Yields the entries of `no_proxy`, in small letters."""
-    listed = next((os.environ[name] for name in EXCEPTIONS if name in os.environ), "")
+    listed = next((os.environ[name] for name in EXEMPTIONS if name in os.environ), "")
     for entry in listed.split(","):
         if entry.strip():
             yield entry.strip().lower()

@@ -1,8 +1,8 @@
 """The transport to servers: gRPC channels to the replicas of the service.
 
 Owns the channels, their options and the choice of a replica; a call that fails at one replica is tried at the others,
-once. Leaves what a target means to `transport.access`, what an error means to `transport.grpc_errors`, later attempts
-to `transport.retries`, and resuming to `streams/stream`.
+once. Leaves what a target means to `transport.addresses`, certificates and tokens to `transport.access`, what an error
+means to `transport.grpc_errors`, later attempts to `transport.retries`, and resuming to `streams/stream`.
 """
 
 import atexit
@@ -31,20 +31,13 @@ from packhorse.client.errors import (
     VersionMismatchError,
 )
 from packhorse.client.transport._watchdog import NoMessageError, next_message
-from packhorse.client.transport.access import (
-    NO_ACCESS,
-    Access,
-    Address,
-    Credentials,
-    addresses_of,
-    endpoint_of,
-    hosts_of,
-)
-from packhorse.client.transport.embedded import SharedSet
+from packhorse.client.transport.access import NO_ACCESS, Access, Credentials
+from packhorse.client.transport.addresses import Address, addresses_of, endpoint_of, hosts_of
 from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.methods import PACK_SEQUENCES, Method, no_deadline
 from packhorse.client.transport.retries import SHORTEST_ATTEMPT_SECONDS
+from packhorse.storage import SharedSet
 from packhorse.wire import keep_freed_memory
 
 _Request = TypeVar("_Request")
@@ -264,7 +257,7 @@ class GrpcTransport:
                 raise self._failure(replica, error) from None
             return answer
 
-        return self._ask(ask, timeout_seconds, PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS)
+        return self._first_answer(ask, timeout_seconds, PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS)
 
     def stream(
         self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = no_deadline
@@ -285,7 +278,7 @@ class GrpcTransport:
             messages = self._messages(replica, call, method.parse, seconds, next_seconds)
             return next(messages, None), messages
 
-        first, messages = self._ask(
+        first, messages = self._first_answer(
             open_stream, seconds_left(), ANSWER_SECONDS, most_replicas=1 if is_iterator else None
         )
         with closing(messages):
@@ -303,7 +296,7 @@ class GrpcTransport:
             self._calls.clear()
         self._replicas, self._is_current = {}, False
 
-    def _ask(
+    def _first_answer(
         self,
         ask: Callable[[_Replica, float], _Answer],
         timeout_seconds: float,
@@ -330,7 +323,7 @@ class GrpcTransport:
         for number, replica in enumerate(replicas):
             share = max(end - time.monotonic(), 0.1) / (len(replicas) - number)
             try:
-                answer = self._ask_processes(ask, replica, min(share, most_seconds))
+                answer = self._ask_until_same_version(ask, replica, min(share, most_seconds))
             except PackhorseError as failure:
                 if isinstance(failure, TransientError):
                     trouble = failure
@@ -348,7 +341,9 @@ class GrpcTransport:
             trouble.args = (f"{trouble}; another replica: {refusal}",)
         raise trouble
 
-    def _ask_processes(self, ask: Callable[[_Replica, float], _Answer], replica: _Replica, seconds: float) -> _Answer:
+    def _ask_until_same_version(
+        self, ask: Callable[[_Replica, float], _Answer], replica: _Replica, seconds: float
+    ) -> _Answer:
         """Asks a replica; if it has another version of the dataset, asks again over up to MOST_CONNECTIONS connections.
 
         See MOST_CONNECTIONS for the reason: each connection may reach another process.

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 
 from packhorse.client.errors import AccessDeniedError
 from packhorse.client.transport._proxies import connect
-from packhorse.client.transport.access import Access, Endpoint, variable_of
+from packhorse.client.transport.access import Access, variable_of
+from packhorse.client.transport.addresses import Endpoint
 from packhorse.wire.certificates import days_until
 
 SECONDS = 1.0

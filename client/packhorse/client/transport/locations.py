@@ -5,9 +5,10 @@ Owns checking that answer. Leaves the request to `client/api`, and answers of pa
 
 from dataclasses import dataclass
 
-from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
+from packhorse.client.error_texts import too_old
+from packhorse.client.errors import DamagedAnswerError
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import WIRE_VERSION, LocationsChecksum
+from packhorse.wire import LocationsChecksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +57,7 @@ def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSeque
         VersionMismatchError: the server does not know keys.
     """
     if not set(request.keys) <= {location.key for location in response.locations}:
-        raise VersionMismatchError(
-            "this server is too old for keys: upgrade packhorse on the server's side",
-            {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
-        )
+        raise too_old("keys")
     checksum = LocationsChecksum(request, response.digest)
     for location in response.locations:
         checksum.add(location)

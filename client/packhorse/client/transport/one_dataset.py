@@ -1,19 +1,12 @@
 """One dataset for each name: a client's first answer names a digest, and all later answers must have the same.
 
-Owns the digests that a client is bound to, and the hash by which the ranks of a run are known to belong together.
-Servers compare the digest in each request, since they may still have an earlier version. Leaves what the workers of a
-rank share to `loading/_progress`, and what ranks share to `loading/_agreement`.
+Owns the digests that a client is bound to. Servers compare the digest in each request, since they may still have an
+earlier version. Leaves the hash of a run to `transport/run_id`, what the workers of a rank share to
+`loading/_progress`, and what ranks share to `loading/_agreement`.
 """
-
-import hashlib
-import os
-from collections.abc import Mapping
 
 from packhorse.client.errors import DigestMismatchError
 from packhorse.wire import own_digest
-
-_JOBS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "RAY_JOB_ID")
-"""Environment variables in which launchers name a job: the same for all ranks of the job, and for no other job."""
 
 
 class OneDataset:
@@ -59,18 +52,3 @@ class OneDataset:
                 "different data under one name, or it was replaced; serve the same everywhere, or connect again",
                 {"expected": bound, "actual": own, "dataset": name},
             )
-
-
-def run_id_of(environment: Mapping[str, str] = os.environ) -> str:
-    """Returns an identifier that all ranks of this process's run share, from their launcher; empty without a launcher.
-
-    It is a hash of the job's name, or of the master's address, so neither of them leaves the machine.
-
-    Example:
-        >>> run_id_of({"SLURM_JOB_ID": "4711"}), run_id_of({})
-        ('994e11387d707a37', '')
-    """
-    job = next((f"{name}={environment[name]}" for name in _JOBS if environment.get(name) not in (None, "", "none")), "")
-    if not job and environment.get("MASTER_ADDR") and environment.get("MASTER_PORT"):
-        job = f"MASTER={environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-    return hashlib.sha256(job.encode(errors="surrogateescape")).hexdigest()[:16] if job else ""

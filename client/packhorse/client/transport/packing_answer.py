@@ -6,8 +6,8 @@ Leaves a stream that packs to `streams/pack_stream`, and locations to `locations
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.error_texts import too_old
 from packhorse.client.errors import DamagedAnswerError
-from packhorse.client.transport.requests import too_old
 from packhorse.v1 import packing_pb2 as pb
 
 
@@ -34,19 +34,22 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
         or (sizes < int(not request.allow_empty)).any()
         or (ends[-1] if len(ends) else 0) != len(lengths)
         or len(ends) % max(request.num_bins_multiple_of, 1)
-        # Running sums of the lengths, at the bins' ends: their differences are the bins' tokens.
-        or np.diff(np.concatenate(([0], np.cumsum(lengths[indices])))[ends], prepend=0).max(initial=0)
-        > request.max_seq_len
+        or _sums(lengths[indices], ends).max(initial=0) > request.max_seq_len
         or _is_mixed(np.array(request.separate_by, dtype=np.int64), indices, sizes)
     ):
         raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
     if _is_torn(np.array(request.groups, dtype=np.int64), indices, sizes):
         raise too_old("groups")
     for each in request.budgets:
-        up_to = np.concatenate(([0], np.cumsum(np.array(each.amounts, dtype=np.int64)[indices])))
-        if np.diff(up_to[ends], prepend=0).max(initial=0) > each.cap:
+        amounts = np.array(each.amounts, dtype=np.int64)
+        if _sums(amounts[indices], ends).max(initial=0) > each.cap:
             raise too_old("resources")
     return np.split(indices, ends[:-1]) if len(ends) else []
+
+
+def _sums(values: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the sum of the values of each bin, which are the differences of running sums at the bins' ends."""
+    return np.diff(np.concatenate(([0], np.cumsum(values)))[ends], prepend=0)
 
 
 def _is_torn(groups: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:

@@ -2,8 +2,7 @@
 
 A value that its field cannot hold is refused here, with the field's name. Leaves ranges of values to the service, which
 raises the same exception; the methods and a transport's interface to `methods`; and answers to `locations`,
-`packing_answer` and `streams/blocks`. Helpers for the texts of errors are here too: `invalid`, `too_old`, `shortened`,
-`bounded`.
+`packing_answer` and `streams/blocks`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,11 +12,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from packhorse.client.errors import InvalidRequestError, VersionMismatchError
-from packhorse.parameters import message_of, parameter
+from packhorse.client.error_texts import bounded, invalid, shortened
+from packhorse.client.errors import InvalidRequestError
+from packhorse.parameters import message_of
 from packhorse.topology import Balance, BatchSchedule, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import WIRE_VERSION
 
 Resources: TypeAlias = "Mapping[str, tuple[ArrayLike, int]]"
 """Name of a budget besides tokens, such as image tiles → (each sequence's amount, int [S]; a bin's maximum)."""
@@ -139,27 +138,3 @@ def texts(field: str, values: Iterable[str]) -> list[str]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise invalid(field, f"must be a list of texts, got {shortened(values)}")
     return list(values)
-
-
-def invalid(field: str, what: str) -> InvalidRequestError:
-    """Returns the exception for a field with a wrong value: its text is the field's name and `what`."""
-    return InvalidRequestError(parameter(field) + f": {what}", {"field": field})
-
-
-def too_old(what: str) -> VersionMismatchError:
-    """Returns the exception for a server that ignores a newer field of the request, which `what` names in the text."""
-    return VersionMismatchError(
-        f"this server is too old for {what}: upgrade packhorse on the server's side",
-        {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
-    )
-
-
-def shortened(value: object) -> str:
-    """Returns a value as an error quotes it: its first 40 characters."""
-    return bounded(repr(value), 40)
-
-
-def bounded(text: object, most: int = 1000) -> str:
-    """Returns the first `most` characters of a text, and an ellipsis if it has more."""
-    text = str(text)
-    return text if len(text) <= most else f"{text[:most]}…"

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from packhorse.client.error_texts import shortened
 from packhorse.client.errors import (
     DamagedAnswerError,
     ServerUnavailableError,
     TransientError,
 )
-from packhorse.client.transport.requests import shortened
 from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
 
 _LOG = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 SHORTEST_ATTEMPT_SECONDS = 0.5
 """The least time of an attempt, however close the deadline."""
-TOLD_EVERY_SECONDS = 10.0
+LOG_EVERY_SECONDS = 10.0
 """The least time between two lines in the log about the same wait."""
 MOST_DAMAGED = 20
 """How often a stream may continue after damaged answers; the count begins again after SOUND_ANSWERS sound answers."""
@@ -109,24 +109,24 @@ class Attempts:
         time.sleep(delay)
         return True
 
-    def run(self, attempt: Callable[[], _Result], *, let_go: Callable[[], None] = lambda: None) -> _Result:
+    def run(self, attempt: Callable[[], _Result], *, on_failure: Callable[[], None] = lambda: None) -> _Result:
         """Returns the result of the first attempt that succeeds; a TransientError once the deadline has passed.
 
-        `let_go` is called after every TransientError.
+        `on_failure` is called after every TransientError.
         """
         while True:
             try:
                 return attempt()
             except TransientError as error:
-                let_go()
+                on_failure()
                 if not self.wait_after(error):
                     raise
 
     def _tell(self, error: TransientError, elapsed: float, limit: float) -> None:
-        """Logs the first failure of a wait, then at most one line in TOLD_EVERY_SECONDS."""
+        """Logs the first failure of a wait, then at most one line in LOG_EVERY_SECONDS."""
         if self._failures == 1:
             _LOG.warning("%s; trying again for up to %g s", error, limit)
-        elif time.monotonic() - self._told_at >= TOLD_EVERY_SECONDS:
+        elif time.monotonic() - self._told_at >= LOG_EVERY_SECONDS:
             _LOG.warning("still no answer after %.0f s of %g s: %s", elapsed, limit, error)
         else:
             return

@@ -1,0 +1,44 @@
+"""Parts of the texts of errors that the whole client raises: which field is wrong, who is too old, a value as quoted.
+
+Owns the two exceptions that are made in many places, `invalid` and `too_old`, the shortening of values that users gave,
+and the field's name in a server's text. Leaves the classes of the exceptions to `client.errors`.
+"""
+
+from collections.abc import Mapping
+
+from packhorse.client.errors import InvalidRequestError, VersionMismatchError
+from packhorse.parameters import parameter
+from packhorse.wire import WIRE_VERSION
+
+
+def invalid(field: str, what: str) -> InvalidRequestError:
+    """Returns the exception for a field with a wrong value: its text is the field's name and `what`."""
+    return InvalidRequestError(parameter(field) + f": {what}", {"field": field})
+
+
+def too_old(what: str) -> VersionMismatchError:
+    """Returns the exception for a server that ignores a newer field of the request, which `what` names in the text."""
+    return VersionMismatchError(
+        f"this server is too old for {what}: upgrade packhorse on the server's side",
+        {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
+    )
+
+
+def shortened(value: object) -> str:
+    """Returns a value as an error quotes it: its first 40 characters."""
+    return bounded(repr(value), 40)
+
+
+def bounded(text: object, most: int = 1000) -> str:
+    """Returns the first `most` characters of a text, and an ellipsis if it has more."""
+    text = str(text)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def with_field_as_parameter(message: str, metadata: Mapping[str, str]) -> str:
+    """Returns a server's message; if it begins with the name of the field at fault, that name becomes a `parameter`.
+
+    The command line then prints the field as its flag: see `packhorse.parameters`.
+    """
+    field = metadata.get("field", "")
+    return parameter(field) + message.removeprefix(field) if field and message.startswith(field) else message
