@@ -1,8 +1,9 @@
 """Online packing that continues when its server fails: sequences go in as they arrive, full bins come out.
 
-Owns the sequences that were sent and are in no bin yet, so that a broken stream reopens without loss or repetition. The
-service knows them only by numbers of this client's own, 0, 1, 2, …, and chooses the bins. Leaves connections to
-`transport/grpc_channels`, and decoding bins to `blocks`.
+Owns sending: a broken stream reopens, and sends again what is in no bin yet, without loss or repetition. The service
+knows sequences only by numbers of this client's own, 0, 1, 2, …, and chooses the bins. Leaves the sequences in no bin
+to `_held_sequences`, checks of answers to `_pack_answers`, connections to `transport/grpc_channels`, and decoding bins
+to `blocks`.
 """
 
 import queue
@@ -12,9 +13,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.error_texts import invalid, too_old
+from packhorse.client.error_texts import invalid
 from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
-from packhorse.client.streams.blocks import BinBlock, decode_bins
+from packhorse.client.streams._held_sequences import HeldSequences, Sequence
+from packhorse.client.streams._pack_answers import PackAnswerChecks
+from packhorse.client.streams.blocks import decode_bins
 from packhorse.client.transport.methods import PACK_STREAM, Transport
 from packhorse.client.transport.requests import integers
 from packhorse.client.transport.retries import Attempts
@@ -53,19 +56,13 @@ class PackStreamBins(list[Bin]):
         return PackStreamBins([*self, *other], [*self.evicted.tolist(), *also])
 
 
-class _Sequence(NamedTuple):
-    """A sequence that was or will be sent, and is in no bin yet."""
+class _NewSequences(NamedTuple):
+    """Sequences of one call of `send`, as the trainer gave them: a list of each of their properties."""
 
-    id: int
-    """The id that the trainer gave."""
-    length: int
-    """Length in tokens."""
-    group: int
-    """Own number of the first sequence of the group; of a single sequence, its own number."""
-    amounts: tuple[int, ...] = ()
-    """Amount of each of the stream's resources that the sequence takes."""
-    version: int = 0
-    """Version of the policy that wrote the sequence."""
+    ids: list[int]
+    lengths: list[int]
+    amounts: list[tuple[int, ...]]
+    versions: list[int]
 
 
 class PackStream:
@@ -97,15 +94,14 @@ class PackStream:
         self._transport = transport
         self._options = options
         self._attempts = Attempts(retry, has_answered=lambda: transport.has_answered)
-        self._held: dict[int, _Sequence] = {}  # own number → sequence that is in no bin yet, ascending
+        self._held = HeldSequences()
+        self._checks = PackAnswerChecks(transport.target, options, self._held)
         self._unsent: dict[int, None] = {}  # own numbers that are not sent over the open call yet, ascending
         self._num_sent = 0
         self._last_packed = -1  # the last own number that the service has ever taken
-        # A group's first own number → own numbers of its sequences in `_held`; only of groups of several.
-        self._groups: dict[int, list[int]] = {}
         self._has_versions = options.HasField("max_staleness") or options.separate_versions
-        # The newest version that the trainer has given, of the policy or a sequence; and the newest that the call got.
-        self._version = self._told_version = 0
+        self._newest_version = 0  # that the trainer has given, of the policy or of a sequence
+        self._newest_sent_version = 0  # over the open call
         self._num_evicted = 0
         self._ready: list[Bin] = []
         self._evicted: list[int] = []
@@ -167,15 +163,15 @@ class PackStream:
             raise invalid("lengths", f"holds {len(new_lengths)} for {len(new_ids)} ids")
         if new_ids and not -(2**63) <= min(new_ids) <= max(new_ids) < 2**63:
             raise invalid("ids", "must be 64-bit integers")
-        new_versions = self._versions_of(new_ids, versions, policy_version)
+        new_versions = self._checked_versions(new_ids, versions, policy_version)
         self._attempts.begin()
         self._retrying(self._open)  # first, so that the service refuses wrong options before lengths are checked
         rule = self._check_lengths(new_lengths)
         numbers = range(self._num_sent, self._num_sent + len(new_ids))
-        taken = self._taken(amounts or {}, len(new_ids))
-        sequences = self._in_groups(list(zip(new_ids, new_lengths, taken, new_versions, strict=True)), groups, rule)
-        self._held.update(zip(numbers, sequences, strict=True))
-        self._version = self._newest(new_versions, policy_version)
+        new = _NewSequences(new_ids, new_lengths, self._amounts_of(amounts or {}, len(new_ids)), new_versions)
+        sequences = self._one_by_one(new) if groups is None else self._in_groups(new, integers("groups", groups), rule)
+        self._held.add_all(dict(zip(numbers, sequences, strict=True)))
+        self._newest_version = self._newest_with(new_versions, policy_version)
         self._num_sent += len(new_ids)
         self._unsent.update(dict.fromkeys(numbers))
         try:
@@ -184,7 +180,7 @@ class PackStream:
             raise
         except PackhorseError:
             for number in self._held.keys() & numbers:  # the server refused them: forget them
-                self._remove(number)
+                self._held.remove(number)
             raise
         return self._take_ready()
 
@@ -203,11 +199,11 @@ class PackStream:
         def flush() -> None:
             if self._held:
                 self._send_unsent()
-                self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush(policy_version=self._policy_version)))
+                self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush(policy_version=self._version_to_send)))
                 if self._held:
                     raise DamagedAnswerError(f"{self._transport.target} kept {len(self._held)} sequences at a flush")
 
-        self._version = self._newest(self._versions_of([], None, policy_version), policy_version)
+        self._newest_version = self._newest_with(self._checked_versions([], None, policy_version), policy_version)
         self._attempts.begin()
         self._retrying(flush)
         return self._take_ready()
@@ -241,7 +237,7 @@ class PackStream:
         requests = iter(self._requests.get, None)
         self._responses = self._transport.stream(PACK_STREAM, requests, self._attempts.timeout_seconds)
         self._unsent = dict.fromkeys(self._held)
-        self._told_version = 0
+        self._newest_sent_version = 0
         self._exchange(pb.PackStreamRequest(options=self._options))
 
     def _send_unsent(self) -> None:
@@ -250,11 +246,11 @@ class PackStream:
         while self._unsent:
             numbers: list[int] = []
             for number in self._unsent:
-                if len(numbers) >= SEQUENCES_PER_MESSAGE and self._first_of_group(number) == number:
+                if len(numbers) >= SEQUENCES_PER_MESSAGE and self._held.first_of_group(number) == number:
                     break
                 numbers.append(number)
             first = numbers[0]
-            groups = [self._first_of_group(number) - first for number in numbers]
+            groups = [self._held.first_of_group(number) - first for number in numbers]
             sequences = pb.PackStreamSequences(
                 ids=numbers,
                 lengths=[self._held[number].length for number in numbers],
@@ -263,7 +259,7 @@ class PackStream:
                     self._held[number].amounts[at] for at in range(len(self._options.budgets)) for number in numbers
                 ],
                 versions=[self._held[number].version for number in numbers] if self._has_versions else [],
-                policy_version=self._policy_version,
+                policy_version=self._version_to_send,
             )
             for number in numbers:  # before they arrive: if the call breaks, `_open` makes them unsent again
                 del self._unsent[number]
@@ -271,8 +267,8 @@ class PackStream:
             if numbers[-1] > self._last_packed:  # progress; sequences that are only sent again do not count
                 self._last_packed = numbers[-1]
                 self._attempts.succeeded()
-        if self._told_version < self._version:
-            sequences = pb.PackStreamSequences(policy_version=self._version)
+        if self._newest_sent_version < self._newest_version:
+            sequences = pb.PackStreamSequences(policy_version=self._newest_version)
             self._exchange(pb.PackStreamRequest(sequences=sequences))
 
     def _exchange(self, request: pb.PackStreamRequest) -> None:
@@ -285,89 +281,36 @@ class PackStream:
             raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
         block = decode_bins(response.bins, pb.ID_TYPE_INT64)
         evicted = list(response.evicted)
-        self._check(block, evicted, response.num_sequences_held)
+        self._checks.check_sequences(
+            block,
+            evicted,
+            response.num_sequences_held,
+            unsent=self._unsent.keys(),
+            oldest_version=self._oldest_allowed_version,
+        )
         for number in evicted:  # before the bins are checked, because a group may lose only some of its sequences
-            self._evicted.append(self._remove(number))
+            self._evicted.append(self._held.remove(number))
         self._num_evicted += len(evicted)
-        self._check_bins(block)
+        self._checks.check_bins(block, oldest_version=self._oldest_allowed_version)
         if request.WhichOneof("payload") != "options":
-            self._told_version = self._version
+            self._newest_sent_version = self._newest_version
         for numbers, lengths in block.bins():
-            ids = [self._remove(number) for number in numbers.tolist()]
+            ids = [self._held.remove(number) for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))
         if len(block) or evicted:
             self._attempts.succeeded()
 
-    def _first_of_group(self, number: int) -> int:
-        """Returns the own number of the first sequence of a sequence's group that is in no bin yet."""
-        return self._groups.get(self._held[number].group, [number])[0]
-
-    def _remove(self, number: int) -> int:
-        """Removes a sequence that is in a bin, evicted or refused, and returns its id."""
-        sequence = self._held.pop(number)
-        if sequence.group in self._groups:
-            self._groups[sequence.group].remove(number)
-            if not self._groups[sequence.group]:
-                del self._groups[sequence.group]
-        return sequence.id
-
-    def _check(self, block: BinBlock, evicted: list[int], num_held: int) -> None:
-        """Raises DamagedAnswerError unless an answer's bins and evicted sequences are among those that were sent.
-
-        Args:
-            block: the bins; the ids are own numbers.
-            evicted: own numbers of the sequences that come back.
-            num_held: the number of sequences that the service still holds, by its own count.
-        """
-        came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
-        if (
-            len(came) != len(block.ids)
-            or len({*came, *evicted}) != len(came) + len(evicted)
-            or not self._held.keys() - self._unsent.keys() >= set(evicted)
-            or any(not self._may_be_evicted(self._held[number]) for number in evicted)
-            or len(block) % max(self._options.num_bins_multiple_of, 1)
-            or not came.keys() <= self._held.keys() - self._unsent.keys()
-            or any(self._held[number].length != length for number, length in came.items())
-            or num_held != len(self._held) - len(self._unsent) - len(came) - len(evicted)
-        ):
-            raise DamagedAnswerError(
-                f"{self._transport.target} returned other sequences, lengths or numbers of them than it was sent"
-            )
-
-    def _check_bins(self, block: BinBlock) -> None:
-        """Raises an error for bins that tear groups apart, or that exceed resources or versions.
-
-        A server that exceeds these is too old to know them: VersionMismatchError.
-        """
-        for numbers, _ in block.bins():
-            if self._is_torn(numbers.tolist()):
-                raise DamagedAnswerError(f"{self._transport.target} returned other sequences with a group than came")
-            held = [self._held[number] for number in numbers.tolist()]
-            for at, budget in enumerate(self._options.budgets):
-                if sum(sequence.amounts[at] for sequence in held) > budget.cap:
-                    raise too_old("resources")
-            if any(sequence.version < self._oldest for sequence in held):
-                raise too_old("max_staleness")
-            if self._options.separate_versions and len({sequence.version for sequence in held}) > 1:
-                raise too_old("separate_versions")
-
     @property
-    def _oldest(self) -> int:
+    def _oldest_allowed_version(self) -> int:
         """The oldest version of a sequence that a bin may hold."""
-        return self._version - self._options.max_staleness if self._options.HasField("max_staleness") else 0
+        return self._newest_version - self._options.max_staleness if self._options.HasField("max_staleness") else 0
 
     @property
-    def _policy_version(self) -> int | None:
+    def _version_to_send(self) -> int | None:
         """The newest version, for a message; None for a stream without versions."""
-        return self._version if self._has_versions else None
+        return self._newest_version if self._has_versions else None
 
-    def _may_be_evicted(self, sequence: _Sequence) -> bool:
-        """Whether a sequence is too old; with `evict_groups`, whether any sequence of its group is."""
-        group = self._groups.get(sequence.group, [])
-        oldest = min((self._held[number].version for number in group), default=sequence.version)
-        return (oldest if self._options.evict_groups else sequence.version) < self._oldest
-
-    def _versions_of(
+    def _checked_versions(
         self, ids: list[int], versions: ArrayLike | Iterable[int] | None, policy_version: int | None
     ) -> list[int]:
         """Returns the version of each sequence, 0 in a stream without versions; an InvalidRequestError if one is wrong.
@@ -388,15 +331,15 @@ class PackStream:
             known.add(number)
             if version < 0 or (policy_version is not None and version > policy_version):
                 raise invalid("versions", f"says {version} of sequence {number}, and must be in [0, policy_version]")
-        if policy_version is not None and policy_version < self._version:
-            raise invalid("policy_version", f"{policy_version} goes back: the stream has seen {self._version}")
+        if policy_version is not None and policy_version < self._newest_version:
+            raise invalid("policy_version", f"{policy_version} goes back: the stream has seen {self._newest_version}")
         return numbers
 
-    def _newest(self, versions: list[int], policy_version: int | None) -> int:
+    def _newest_with(self, versions: list[int], policy_version: int | None) -> int:
         """Returns the newest version known, with those of a call."""
-        return max(self._version, policy_version or 0, *versions)
+        return max(self._newest_version, policy_version or 0, *versions)
 
-    def _taken(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
+    def _amounts_of(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
         """Returns each sequence's amounts of the stream's resources, in the order of its budgets.
 
         Args:
@@ -414,64 +357,47 @@ class PackStream:
                 raise invalid("amounts", f"of {budget.name!r} must be in [0, {budget.cap}], its cap")
         return list(zip(*columns, strict=True)) if columns else [()] * num
 
-    def _is_torn(self, numbers: list[int]) -> bool:
-        """Whether a bin, given by its own numbers, does not hold each of its groups whole and in order."""
-        at = 0
-        while at < len(numbers):
-            whole = self._groups.get(self._held[numbers[at]].group, numbers[at : at + 1])
-            if numbers[at : at + len(whole)] != whole:
-                return True
-            at += len(whole)
-        return False
+    def _one_by_one(self, new: "_NewSequences") -> list[Sequence]:
+        """Returns the sequences of a call, each in a group of its own."""
+        return [
+            Sequence(id, length, self._num_sent + index, amounts, version)
+            for index, (id, length, amounts, version) in enumerate(zip(*new, strict=True))
+        ]
 
-    def _in_groups(
-        self,
-        rows: list[tuple[int, int, tuple[int, ...], int]],
-        groups: ArrayLike | Iterable[int] | None,
-        rule: RoomRule,
-    ) -> list[_Sequence]:
+    def _in_groups(self, new: "_NewSequences", groups: list[int], rule: RoomRule) -> list[Sequence]:
         """Returns the sequences of a call, sorted by group; they will have own numbers from `_num_sent` on.
 
         Args:
-            rows: (id, length, amounts, version) of each sequence.
-            groups: as in `send`.
+            new: the sequences as they were given.
+            groups: the number of each one's group.
             rule: computes a sequence's room from its length.
 
         Raises:
             InvalidRequestError: a group is too long for a bin, or has several versions that may not share one.
         """
-        if groups is None:
-            return [
-                _Sequence(number, length, self._num_sent + index, taken, version)
-                for index, (number, length, taken, version) in enumerate(rows)
-            ]
-        keys = integers("groups", groups)
-        if len(keys) != len(rows):
-            raise invalid("groups", f"holds {len(keys)} numbers for {len(rows)} ids")
-        members: dict[int, list[int]] = {}
-        for index, key in enumerate(keys):
-            members.setdefault(key, []).append(index)
-        sequences: list[_Sequence] = []
-        of_several: dict[int, list[int]] = {}
-        for key, indices in members.items():
-            room = sum(int(rule.room(rows[index][1])) for index in indices)
+        if len(groups) != len(new.ids):
+            raise invalid("groups", f"holds {len(groups)} numbers for {len(new.ids)} ids")
+        indices_of_group: dict[int, list[int]] = {}
+        for index, group in enumerate(groups):
+            indices_of_group.setdefault(group, []).append(index)
+        sequences: list[Sequence] = []
+        for group, indices in indices_of_group.items():
+            room = sum(int(rule.room(new.lengths[index])) for index in indices)
             if room > rule.max_seq_len:
                 raise invalid(
                     "groups",
-                    f"group {key} takes {room} tokens together, over max_seq_len {rule.max_seq_len}: raise it, or "
+                    f"group {group} takes {room} tokens together, over max_seq_len {rule.max_seq_len}: raise it, or "
                     "leave out sequences of the group",
                 )
             if len(indices) > 1 and self._options.max_sequences_per_bin:
                 raise invalid("groups", "max_sequences_per_bin does not go with groups: leave it None")
-            if self._options.separate_versions and len({rows[index][3] for index in indices}) > 1:
-                raise invalid("versions", f"says several of group {key}, which shares a bin of one version")
+            if self._options.separate_versions and len({new.versions[index] for index in indices}) > 1:
+                raise invalid("versions", f"says several of group {group}, which shares a bin of one version")
             first = self._num_sent + len(sequences)
-            if len(indices) > 1:
-                of_several[first] = list(range(first, first + len(indices)))
-            for index in indices:
-                number, length, taken, version = rows[index]
-                sequences.append(_Sequence(number, length, first, taken, version))
-        self._groups |= of_several
+            sequences.extend(
+                Sequence(new.ids[index], new.lengths[index], first, new.amounts[index], new.versions[index])
+                for index in indices
+            )
         return sequences
 
     def _check_lengths(self, lengths: list[int]) -> RoomRule:
