@@ -14,7 +14,8 @@ from harness import Row, Sample, interleaved
 from workload import Workspace, in_words, serving, serving_recorded
 
 from packhorse.client import connect
-from packhorse.client.streams.blocks import Templates, decode_bins
+from packhorse.client.streams._templates import ReceivedTemplates
+from packhorse.client.streams.blocks import decode_bins
 from packhorse.client.transport.requests import topology_message
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -83,7 +84,7 @@ def run(workspace: Workspace) -> list[Row]:
 
             def bare() -> float:
                 responses = bare_stub.StreamBins(request())
-                header, templates = next(responses).header, Templates()
+                header, templates = next(responses).header, ReceivedTemplates()
 
                 def read() -> int:
                     block = next(responses).block

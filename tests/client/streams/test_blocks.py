@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from packhorse.client import BinBlock
-from packhorse.client.streams.blocks import KEPT_TEMPLATES, Templates
+from packhorse.client.streams._templates import KEPT_TEMPLATES, ReceivedTemplates, TemplateDefinitions
 
 
 def block_of(sizes, *, is_whole=True):
@@ -43,17 +43,19 @@ def test_templates_are_those_that_are_kept_and_those_of_the_message():
         return {
             "numbers": np.array(numbers, dtype=np.uint32),
             "num_sequences": sum(map(len, lengths)),
-            "defined": np.array(list(defined), dtype=np.uint32),
-            "defined_sizes": np.array([len(each) for each in defined.values()], dtype=np.uint32),
-            "defined_lengths": np.array([n for each in defined.values() for n in each], dtype=np.int32),
-            "defined_components": np.zeros(0, dtype=np.uint32),
+            "defined": TemplateDefinitions(
+                numbers=np.array(list(defined), dtype=np.uint32),
+                sizes=np.array([len(each) for each in defined.values()], dtype=np.uint32),
+                lengths=np.array([n for each in defined.values() for n in each], dtype=np.int32),
+                components=np.zeros(0, dtype=np.uint32),
+            ),
         }
 
     def expand(numbers, defined, lengths):
         found, ends, _ = templates.expanded(**arrays(numbers, defined, lengths))
         return [part.tolist() for part in np.split(found, ends[:-1])]
 
-    templates, own = Templates(), KEPT_TEMPLATES
+    templates, own = ReceivedTemplates(), KEPT_TEMPLATES
     first = {0: [5, 3], 2: [4, 2, 1], own: [7], own + 1: [6, 1]}
     wanted = [[7], [5, 3], [6, 1], [4, 2, 1], [5, 3]]
     assert expand([own, 0, own + 1, 2, 0], first, wanted) == wanted

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.client.streams.blocks import Templates, decode_bins
+from packhorse.client.streams._templates import ReceivedTemplates
+from packhorse.client.streams.blocks import decode_bins
 from packhorse.dataset import open_prepared
 from packhorse.epoch import Bins, Component, EpochView, Mixture, SkipSource, Stage, WindowedView
 from packhorse.server.methods import messages as encoding
@@ -69,7 +70,7 @@ def assert_same(block, bins):
     st.sampled_from([1, 9]),  # few bins are numbered one by one, many all at once
 )
 def test_a_stream_of_any_templates_arrives_as_it_was_sent(messages, dtype, pieces, knows_no_template, times):
-    known, templates = SentTemplates(), Templates()
+    known, templates = SentTemplates(), ReceivedTemplates()
     for numbers in messages:
         bins = bins_of(numbers * times, adhoc=[(), (8, 1), (2,)], dtype=dtype, pieces=pieces)
         if knows_no_template:
@@ -78,7 +79,7 @@ def test_a_stream_of_any_templates_arrives_as_it_was_sent(messages, dtype, piece
 
 
 def test_a_template_is_defined_once_in_a_stream():
-    known, templates = SentTemplates(), Templates()
+    known, templates = SentTemplates(), ReceivedTemplates()
     first = sent(bins_of([5, 0, 5]), known)
     assert np.frombuffer(first.defined_templates, "<u4").tolist() == [0, 5]
     assert np.frombuffer(first.defined_lengths, "<i4").tolist() == [9, 4, 3, 3, 3]
@@ -91,7 +92,7 @@ def test_a_template_is_defined_once_in_a_stream():
     for numbers, message in (([5, 0, 5], first), ([0, 1, KEPT_TEMPLATES, -1, 5], second)):
         assert_same(received(bins_of(numbers), message, templates), bins_of(numbers))
     with pytest.raises(Exception, match="not defined"):
-        received(bins_of([0]), sent(bins_of([0]), known), Templates())
+        received(bins_of([0]), sent(bins_of([0]), known), ReceivedTemplates())
 
 
 @pytest.mark.parametrize("positions", [[0, 1, 2], [10**12, ADDED, 10**12 + 2**31], [ADDED] * 3, [7, 7, 0]])
@@ -101,7 +102,7 @@ def test_positions_are_sent_where_the_reader_does_not_know_them(positions):
     assert not told.position_offsets
     untold = sent(bins, SentTemplates(), np.array([3, 4, 5]))
     assert len(untold.position_offsets) == 12
-    assert received(bins, untold, Templates()).positions.tolist() == positions
+    assert received(bins, untold, ReceivedTemplates()).positions.tolist() == positions
 
 
 @pytest.mark.parametrize("mode", list(StreamMode))
@@ -140,7 +141,7 @@ def test_sources_number_templates_by_their_lengths(corpus):
             start = end
         assert len(set(lengths_of.values())) == len(lengths_of) > 1
         assert mixture.num_templates > max(lengths_of)
-        assert_same(received(bins, sent(bins, SentTemplates()), Templates()), bins)
+        assert_same(received(bins, sent(bins, SentTemplates()), ReceivedTemplates()), bins)
 
 
 def rows_of(dataset):

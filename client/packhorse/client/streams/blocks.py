@@ -1,167 +1,29 @@
 """Blocks of bins, decoded from the wire.
 
-Owns `BinBlock`, the arrays of many bins; its decoding from messages; and `Templates`, the templates that a stream has
-defined so far. Leaves opening streams to `streams/stream`, tokens to `sent_tokens`, and checksums to `packhorse.wire`.
+Owns `BinBlock`, the arrays of many bins, and its decoding from messages. Leaves the templates that a stream has defined
+to `_templates`, opening streams to `streams/stream`, tokens to `sent_tokens`, and checksums to `packhorse.wire`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
+from packhorse.client.streams._templates import ReceivedTemplates, TemplateDefinitions
 from packhorse.client.streams.sent_tokens import SentTokens, decode_tokens, joined_tokens
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import (
     ADDED_OFFSET,
     BIN_ARRAYS,
-    KEPT_TEMPLATES,
     MASKED_TOKEN,
     WIRE_VERSION,
     bins_checksum,
     is_of_version_1,
 )
-
-_Integer = TypeVar("_Integer", np.int32, np.int64)
-
-
-class Templates:
-    """The templates that the messages of one stream, or a single answer, have defined so far.
-
-    A message defines each template once and then gives only the template's number for each bin. Templates with numbers
-    below KEPT_TEMPLATES are valid until the stream ends, others only in the message that defines them.
-    """
-
-    def __init__(self) -> None:
-        # Indexed by the template's number; the lengths of template t are _lengths[_begins[t] :][: _sizes[t]].
-        self._begins = np.zeros(0, dtype=np.int64)
-        self._sizes = np.zeros(0, dtype=np.int64)  # -1 if not defined
-        self._components = np.zeros(0, dtype=np.int32)  # index of the mixture's component, -1 without a mixture
-        self._is_mixture = False
-        self._lengths = np.zeros(0, dtype=np.int32)  # of all templates, end to end, with free space at the end
-        self._num_lengths = 0  # the part of _lengths that is in use
-
-    def expanded(
-        self,
-        numbers: NDArray[np.uint32],
-        num_sequences: int,
-        *,
-        defined: NDArray[np.uint32],
-        defined_sizes: NDArray[np.uint32],
-        defined_lengths: NDArray[np.int32],
-        defined_components: NDArray[np.uint32],
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32] | None]:
-        """Adds a message's definitions, and expands the message's bins from their templates.
-
-        Legend: N bins, S sequences, M templates that the message defines.
-
-        Args:
-            numbers: number of every bin's template: uint32 [N].
-            num_sequences: S, the number of ids in the message.
-            defined: numbers of the templates that the message defines: uint32 [M], ascending.
-            defined_sizes: how many lengths each of them has: uint32 [M].
-            defined_lengths: their lengths, one template after the other: int32.
-            defined_components: index of each one's component in the mixture: uint32 [M]; empty without a mixture.
-
-        Returns:
-            The sequences' lengths, int32 [S]; the bins' exclusive ends among them, int64 [N]; and the bins' components,
-            int32 [N], or None without a mixture.
-
-        Raises:
-            DamagedAnswerError: the arrays do not fit each other, or a template is not defined.
-        """
-        ends = np.cumsum(defined_sizes, dtype=np.int64)
-        if (
-            len(defined) != len(defined_sizes)
-            or (ends[-1] if len(ends) else 0) != len(defined_lengths)
-            or (defined[1:] <= defined[:-1]).any()
-            or len(defined_components) not in (0, len(defined))
-        ):
-            raise DamagedAnswerError("the definitions of templates do not fit each other")
-        self._is_mixture = self._is_mixture or len(defined_components) > 0
-        of_defined = (
-            defined_components.astype(np.int32) if len(defined_components) else np.full(len(defined), -1, np.int32)
-        )
-        num_kept = int(np.searchsorted(defined, KEPT_TEMPLATES))
-        end_kept = int(ends[num_kept - 1]) if num_kept else 0
-        if num_kept:
-            sizes_kept = defined_sizes[:num_kept].astype(np.int64)
-            self._keep(
-                defined[:num_kept],
-                ends[:num_kept] - sizes_kept,
-                sizes_kept,
-                defined_lengths[:end_kept],
-                of_defined[:num_kept],
-            )
-        begins, sizes, lengths, components = self._begins, self._sizes, self._lengths, self._components
-        if num_kept < len(defined):  # the others are appended for this message, and renumbered to follow the kept ones
-            is_other = numbers >= KEPT_TEMPLATES
-            if (numbers[~is_other] >= len(sizes)).any() or int(defined[-1]) - KEPT_TEMPLATES >= len(defined) - num_kept:
-                raise DamagedAnswerError("the bins are of templates that were not defined")
-            numbers = np.where(is_other, numbers - np.uint32(KEPT_TEMPLATES) + np.uint32(len(sizes)), numbers)
-            others = defined_sizes[num_kept:].astype(np.int64)
-            begins = np.concatenate((begins, len(lengths) + ends[num_kept:] - others - end_kept))
-            sizes = np.concatenate((sizes, others))
-            lengths = np.concatenate((lengths, defined_lengths[end_kept:]))
-            components = np.concatenate((components, of_defined[num_kept:]))
-        if len(numbers) and int(numbers.max()) >= len(sizes):
-            raise DamagedAnswerError("the bins are of templates that were not defined")
-        which = numbers.astype(np.intp)  # NumPy would convert an index of another type at each of three uses
-        sizes = sizes.take(which)
-        bin_ends = np.cumsum(sizes)
-        if (sizes < 0).any() or (int(bin_ends[-1]) if len(bin_ends) else 0) != num_sequences:
-            raise DamagedAnswerError("the templates of the bins do not have as many lengths as there are ids")
-        own_lengths = lengths.take(_members(begins.take(which), sizes, bin_ends))
-        return own_lengths, bin_ends, components.take(which) if self._is_mixture else None
-
-    def _keep(
-        self,
-        numbers: NDArray[np.uint32],
-        begins: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        lengths: NDArray[np.int32],
-        components: NDArray[np.int32],
-    ) -> None:
-        """Remembers templates below KEPT_TEMPLATES until the stream ends."""
-        if (missing := int(numbers[-1]) + 1 - len(self._sizes)) > 0:
-            self._begins = _grown(self._begins, missing, 0)
-            self._sizes = _grown(self._sizes, missing, -1)
-            self._components = _grown(self._components, missing, -1)
-        end = self._num_lengths + len(lengths)
-        if end > len(self._lengths):
-            self._lengths = _grown(self._lengths, 2 * end - len(self._lengths), 0)
-        self._begins[numbers] = self._num_lengths + begins
-        self._sizes[numbers] = sizes
-        self._components[numbers] = components
-        self._lengths[self._num_lengths : end] = lengths
-        self._num_lengths = end
-
-
-def _grown(array: NDArray[_Integer], added: int, value: int) -> NDArray[_Integer]:
-    """Returns an array with `added` more values at its end. NumPy's `pad` takes ten times as long for a few values."""
-    return np.concatenate((array, np.full(added, value, dtype=array.dtype)))
-
-
-def _members(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns all numbers of the ranges [begin, begin + size), end to end: int64 [sum of sizes].
-
-    They are computed as running sums: the step to the next number is 1 within a range, and a jump where a range begins.
-
-    Args:
-        begins: first number of every range.
-        sizes: numbers in every range.
-        ends: running sums of the sizes.
-    """
-    if not sizes.all():
-        begins, sizes, ends = begins[sizes > 0], sizes[sizes > 0], ends[sizes > 0]
-    members = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
-    members[ends[:-1]] = begins[1:] - begins[:-1] - sizes[:-1] + 1
-    members[:1] = begins[:1]
-    return np.cumsum(members, out=members)
-
 
 _ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
 
@@ -264,10 +126,22 @@ class BinBlock:
         """Returns the bins [first, last) as another block, whose arrays are views if possible. Its steps are empty."""
         start = int(self.bin_ends[first - 1]) if first else 0
         end = int(self.bin_ends[last - 1]) if last else 0
+        return self._slice(first, last, start, end, self.bin_ends[first:last] - start)
+
+    def _slice(self, first: int, last: int, start: int, end: int, bin_ends: NDArray[np.int64]) -> "BinBlock":
+        """Returns the bins [first, last) as another block.
+
+        Args:
+            first: the first bin.
+            last: the end of the bins.
+            start: the first sequence of these bins.
+            end: the end of their sequences.
+            bin_ends: the bins' ends, counted from `start`.
+        """
         return BinBlock(
             ids=self.ids[start:end],
             lengths=self.lengths[start:end],
-            bin_ends=self.bin_ends[first:last] - start,
+            bin_ends=bin_ends,
             positions=self.positions[first:last],
             first_tokens=_part(self.first_tokens, start, end),
             component_ids=_part(self.component_ids, first, last),
@@ -295,20 +169,7 @@ class BinBlock:
         ends = self.bin_ends - np.repeat(starts, num_bins)[: len(self)]
         for first, start, end in zip(firsts, starts.tolist(), [*starts.tolist(), len(self.ids)][1:], strict=True):
             last = first + num_bins
-            yield BinBlock(
-                self.ids[start:end],
-                self.lengths[start:end],
-                ends[first:last],
-                self.positions[first:last],
-                range(0),
-                _part(self.first_tokens, start, end),
-                _part(self.component_ids, first, last),
-                _part(self.group_ids, start, end),
-                _part(self.redactions, start, end),
-                _part(self.rows, start, end),
-                _of_entries(self.tokens, start, end),
-                _of_entries(self.loss_mask, start, end),
-            )
+            yield self._slice(first, last, start, end, ends[first:last])
 
     def padded(self, num_bins: int) -> "BinBlock":
         """Returns a block of `num_bins` bins: the bins of this block, then empty ones."""
@@ -373,7 +234,7 @@ def decode_bins(
     bins: pb.Bins,
     id_type: pb.IdType,
     *,
-    templates: Templates | None = None,
+    templates: ReceivedTemplates | None = None,
     positions: Callable[[int], NDArray[np.int64]] = np.arange,
     context: int = 0,
     steps: range = range(0),
@@ -407,13 +268,15 @@ def decode_bins(
         raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
     arrays = {name: _array(name, data[name], dtype) for name, dtype in _DTYPES.items()}
     ids = _array("ids", data["ids"], _ID_DTYPES[id_type])
-    lengths, bin_ends, component_ids = (templates or Templates()).expanded(
+    lengths, bin_ends, component_ids = (templates or ReceivedTemplates()).expanded(
         arrays["templates"],
         len(ids),
-        defined=arrays["defined_templates"],
-        defined_sizes=arrays["defined_sizes"],
-        defined_lengths=arrays["defined_lengths"],
-        defined_components=arrays["defined_components"],
+        TemplateDefinitions(
+            numbers=arrays["defined_templates"],
+            sizes=arrays["defined_sizes"],
+            lengths=arrays["defined_lengths"],
+            components=arrays["defined_components"],
+        ),
     )
     first_tokens = None
     if data["first_tokens"]:

@@ -15,7 +15,8 @@ from packhorse.client.errors import (
     TooManyStreamsError,
     TransientError,
 )
-from packhorse.client.streams.blocks import BinBlock, Templates, decode_bins
+from packhorse.client.streams._templates import ReceivedTemplates
+from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.sent_tokens import tokens_of_answer
 from packhorse.client.transport.methods import STREAM_BINS, Transport
 from packhorse.client.transport.one_dataset import OneDataset
@@ -69,7 +70,7 @@ class BinStream:
         self._attempts = Attempts(retry, has_answered=self._is_known)
         self._messages: Iterator[pb.StreamBinsResponse] | None = None
         self._header: pb.StreamHeader | None = None
-        self._templates = Templates()
+        self._templates = ReceivedTemplates()
         self._facts: StreamHeader | None = None
         self.was_refused = False
         """Whether a server has refused the stream for a while, because it had as many streams as it allows."""
@@ -154,7 +155,7 @@ class BinStream:
         self._header, self._facts = first.header, StreamHeader.from_proto(first.header)
         self._request.expected_digest = first.header.digest
         self._messages = messages
-        self._templates = Templates()
+        self._templates = ReceivedTemplates()
         if self._request.first_step:
             _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
         return messages
