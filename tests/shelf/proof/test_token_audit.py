@@ -11,7 +11,7 @@ import pytest
 from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client import PackedDataset, Separators, Topology, as_token_source, connect
-from packhorse.client.loading.dataset import BatchMaker
+from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.sources import IndexableSource, MegatronSource
 from packhorse.proof import EpochOfStreams, TokenAudit
 from packhorse.topology import Skips

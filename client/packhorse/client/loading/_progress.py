@@ -2,7 +2,8 @@
 
 Owns a dataset's state in the main process and in each worker, and the order of epochs. Leaves the form of a state to
 `streams/cursor`. A persistent dataloader worker has a copy of the dataset, made when the worker was started. So the
-main process writes its choices to a block of shared memory, and workers write there when an epoch has ended.
+main process writes its choices to a block of shared memory (`workers/shared_progress`), and workers write there when an
+epoch has ended.
 """
 
 import atexit
@@ -14,27 +15,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-import torch
 from torch.utils.data import get_worker_info
 
 from packhorse.client.errors import DigestMismatchError
+from packhorse.client.loading.workers.shared_progress import SharedProgress
 from packhorse.client.streams.cursor import Facts, Resume, State, as_worker_state, is_of_worker, topology_facts
 from packhorse.topology import Topology
 from packhorse.wire import own_digest
 
 _Batch = TypeVar("_Batch")
-
-_DIGEST_BYTES = 16 << 10
-"""Shared bytes of the digest to resume with, which is long if it names many skipped ranges."""
-_NUMBERS = 8
-"""Shared int64 numbers: the epoch, position, first_step and is_resumed of a Resume, then the four below."""
-_CHOICE, _ITERATION, _ENDED, _EXITING = 4, 5, 6, 7
-"""Indices of these: the number of the last choice; of the last iteration; of the last iteration whose end workers saw;
-and 1 if the main process ends."""
-_BOUND_BYTES = 1 << 10
-"""Shared bytes of the digest to which all processes are bound."""
-_MOST_WORKERS = 1024
-"""Shared int64 numbers, one for each worker: a hash of the digest that answered it, 0 for none yet."""
 
 
 class Progress:
@@ -47,10 +36,7 @@ class Progress:
     def __init__(self, epoch: int, seed: int, topology: Topology) -> None:
         self._seed = seed
         self._topology = topology
-        sizes = [8 * _NUMBERS, 8 * _MOST_WORKERS, _DIGEST_BYTES, _BOUND_BYTES]
-        shared = torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
-        numbers, seen, self._digest, self._bound = shared.split(sizes)
-        self._numbers, self._seen = numbers.view(torch.int64), seen.view(torch.int64)
+        self._shared = SharedProgress()
         self._own: Resume | None = None  # where only this worker begins, as a StatefulDataLoader's state says
         self._last: tuple[int, Mapping[str, Any]] | None = None  # (a choice's number, the state after its last batch)
         self._iterations = 0  # iterations of this process; only the last one may continue
@@ -61,22 +47,22 @@ class Progress:
     @property
     def is_exiting(self) -> bool:
         """Whether the main process ends; workers read it."""
-        return bool(self._numbers[_EXITING])
+        return self._shared.is_exiting
 
     def exit(self) -> None:
         """Tells workers that the main process ends; does nothing in other processes."""
         if os.getpid() == self._pid:
-            self._numbers[_EXITING] = 1
+            self._shared.exit()
 
     @property
     def next(self) -> Resume:
         """Where the next iteration of this process begins."""
-        return self._own or self._load()
+        return self._own or self._shared.resume
 
     @property
     def choice(self) -> int:
         """Number of the last choice, which changes with each."""
-        return int(self._numbers[_CHOICE])
+        return self._shared.choice
 
     @property
     def facts(self) -> Facts:
@@ -85,15 +71,15 @@ class Progress:
 
     def choose(self, resume: Resume) -> None:
         """Chooses where the next iteration begins; only in the main process."""
-        self._store(resume)
-        self._numbers[_CHOICE] += 1
-        self.begin()
+        self._shared.resume = resume
+        self._shared.count_choice()
+        self.restart()
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Begins another iteration of the last choice, even if workers have reached its end; in the main process."""
-        self._numbers[_ITERATION] += 1
+        self._shared.count_iteration()
 
-    def take(self, *, needs_position_of_worker: bool) -> Resume:
+    def start_iteration(self, *, needs_position_of_worker: bool) -> Resume:
         """Returns where this iteration begins. A state that was loaded only for this worker is used for one iteration.
 
         Args:
@@ -113,15 +99,13 @@ class Progress:
         return resume
 
     @property
-    def bound(self) -> str:
+    def agreed_digest(self) -> str:
         """Digest of the dataset that all processes of this rank read; empty before the first answer."""
-        return self._bound.numpy().tobytes().rstrip(b"\0").decode()
+        return self._shared.agreed_digest
 
     def bind(self, digest: str) -> None:
         """Binds all processes of this rank to the dataset with this digest, unless they are bound already."""
-        data = own_digest(digest).encode()
-        if not self.bound and len(data) <= _BOUND_BYTES:
-            self._bound.copy_(torch.frombuffer(bytearray(data.ljust(_BOUND_BYTES, b"\0")), dtype=torch.uint8))
+        self._shared.agree(own_digest(digest))
 
     def agree(self, dataset: str, digest: str) -> None:
         """Compares the digest that this worker got with those of the loader's other workers, and binds all to it.
@@ -134,10 +118,9 @@ class Progress:
         """
         worker, _ = worker_of_process()
         number = int.from_bytes(hashlib.sha256(own_digest(digest).encode()).digest()[:7]) + 1
-        self._seen[worker % _MOST_WORKERS] = number
+        self._shared.record_answer(worker, number)
         self.bind(digest)
-        others = self._seen[self._seen != 0]
-        if bool((others != number).any()):
+        if self._shared.has_other_answer(number):
             raise DigestMismatchError(
                 f"the workers of one loader got different datasets named {dataset!r}, this one digest "
                 f"{own_digest(digest)}: replicas serve different data under one name, or it was replaced just now; "
@@ -157,8 +140,7 @@ class Progress:
         resume = self.read(state)
         info = get_worker_info()
         if info is None:
-            self._bound.zero_()  # from now on the state's digest decides
-            self._seen.zero_()
+            self._shared.forget_digests()  # from now on the state's digest decides
             self.choose(replace(resume, steps_ahead=None))  # steps_ahead is one worker's, and this is for all
             return
         saved = state["num_workers"] if is_of_worker(state) else info.num_workers
@@ -171,8 +153,8 @@ class Progress:
         self._own, self._last = resume, None
         # In the main process nobody has read the state: the StatefulDataLoader only passed it on. So worker 0 writes it
         # to the shared memory, where the main process finds it, and workers that replace these at an epoch's end.
-        if info.id == 0 and resume.epoch >= self._load().epoch:
-            self._store(resume)
+        if info.id == 0 and resume.epoch >= self._shared.resume.epoch:
+            self._shared.resume = resume
 
     def state(self) -> State:
         """Returns the state after this process's last batch; before the first batch, of where it will begin."""
@@ -202,9 +184,9 @@ class Progress:
         info = get_worker_info()
         self._iterations += 1
         mine = self._iterations
-        choice, iteration = self.choice, int(self._numbers[_ITERATION])
+        choice, iteration = self.choice, self._shared.iteration
         is_first = info is None or info.id == 0
-        if is_first and self._own is None and self._has_ended:
+        if is_first and self._own is None and self._shared.has_ended:
             raise ValueError(
                 f"epoch {self.next.epoch} is finished, and the next epoch is not chosen; loop with "
                 "`for epoch in dataset.epochs(num_epochs)`, or call dataset.set_epoch before you iterate the "
@@ -225,11 +207,11 @@ class Progress:
         if info is None:
             self.finish(choice, state["digest"])
         elif is_first and num_batches:
-            self._numbers[_ENDED] = iteration  # one worker says so for all
+            self._shared.end(iteration)  # one worker says so for all
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields the remaining epochs, and chooses each before it yields it; see `PackedDataset.epochs`."""
-        if 0 < num_epochs <= (current := self._load()).epoch:
+        if 0 < num_epochs <= (current := self._shared.resume).epoch:
             done = (
                 f"epochs({num_epochs}) goes up to epoch {num_epochs - 1}, and epoch {current.epoch} is the next; "
                 f"epochs({current.epoch + 1}) goes through it"
@@ -237,8 +219,8 @@ class Progress:
             if not current.is_resumed:
                 raise ValueError(f"{done}, and set_epoch begins any epoch again")
             warnings.warn(f"{done}: the cursor's training is complete, and nothing is left of it", stacklevel=3)
-        while (epoch := self._load().epoch) < num_epochs:
-            self.choose(self._load())
+        while (epoch := self._shared.resume.epoch) < num_epochs:
+            self.choose(self._shared.resume)
             choice = self.choice
             yield epoch
             if self.choice == choice:  # else the loop's body chose an epoch, or reached the end of this one
@@ -246,8 +228,8 @@ class Progress:
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses an epoch; see `PackedDataset.set_epoch`."""
-        current = self._load()
-        is_done = epoch < current.epoch or (epoch == current.epoch and self._has_ended)
+        current = self._shared.resume
+        is_done = epoch < current.epoch or (epoch == current.epoch and self._shared.has_ended)
         if current.is_resumed and is_done:
             raise ValueError(
                 f"epoch {epoch} is finished: training was resumed from a cursor and continues in epoch "
@@ -265,29 +247,8 @@ class Progress:
             digest: the dataset's digest, which later epochs must have too; empty if it is not known.
         """
         if self.choice == choice:
-            current = self._load()
+            current = self._shared.resume
             self.choose(replace(current.at_epoch(current.epoch + 1), digest=digest or current.digest))
-
-    @property
-    def _has_ended(self) -> bool:
-        """Whether workers have reached the end of the last iteration."""
-        return bool(self._numbers[_ENDED] == self._numbers[_ITERATION])
-
-    def _load(self) -> Resume:
-        """Reads the last choice from the shared memory."""
-        epoch, position, first_step, is_resumed = self._numbers[:_CHOICE].tolist()
-        digest = self._digest.numpy().tobytes().rstrip(b"\0").decode()
-        return Resume(epoch=epoch, position=position, first_step=first_step, digest=digest, is_resumed=bool(is_resumed))
-
-    def _store(self, resume: Resume) -> None:
-        """Writes where the next iteration begins to the shared memory."""
-        digest = resume.digest.encode().ljust(_DIGEST_BYTES, b"\0")
-        if len(digest) > _DIGEST_BYTES:
-            length = len(resume.digest)
-            raise ValueError(f"the digest is too long ({length} characters); pass a batch's `cursor` unchanged")
-        numbers = [resume.epoch, resume.position, resume.first_step, resume.is_resumed]
-        self._numbers[:_CHOICE] = torch.tensor(numbers, dtype=torch.int64)
-        self._digest.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
 
 
 _OF_MAIN_PROCESS: "WeakSet[Progress]" = WeakSet()

@@ -1,8 +1,7 @@
 """`PackedDataset`: the service's bins as batches, inside a PyTorch DataLoader.
 
-Owns the dataset's arguments; how a worker opens its stream; and `BatchMaker`, which joins token sources and batch
-format with what a plan demands of them, here and for `packed_bins`. Leaves progress and resuming to `_progress`,
-tensors to `batches.batch`, which rank this is to `ranks`, and worker processes to `loader`.
+Owns the dataset's arguments, and how a worker opens its stream. Leaves making batches of bins to `_batch_maker`,
+progress and resuming to `_progress`, which rank this is to `ranks`, and worker processes to `loader`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,191 +9,28 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from packhorse.client.api import Client
 from packhorse.client.argument_hints import with_hints
-from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_rows
-from packhorse.client.batches.packed_batch import Batch, PackedBatch
+from packhorse.client.batches.packed_batch import Batch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
+from packhorse.client.loading._batch_maker import BatchMaker
+from packhorse.client.loading._dispatching import refuse_dispatching
 from packhorse.client.loading._progress import Progress, worker_of_process
 from packhorse.client.loading.folder import of_folder
-from packhorse.client.loading.ranks import find_rank, refuse_dispatching
+from packhorse.client.loading.ranks import find_rank
 from packhorse.client.loading.workers.preemption import outlive_preemption
 from packhorse.client.options import BalanceName, Run, as_run, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
-from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worker_state
-from packhorse.client.streams.sent_tokens import TokensFromServer
 from packhorse.client.streams.stream import BinStream
-from packhorse.tokens import TokenSource, as_token_source
-from packhorse.tokens.loss_mask import AUTO, loss_mask_of
-from packhorse.tokens.pieces import PieceRule
-from packhorse.tokens.recorded import check_tokens
 from packhorse.topology import Balance, StreamMode, Topology, as_choice, checked_integer
-from packhorse.types import StreamHeader
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-
-class BatchMaker:
-    """Makes batches of one dataset's blocks. Workers get a pickled or forked copy.
-
-    Call `prepare` with the stream's header first: it checks the tokens and the format against the plan.
-
-    Args:
-        tokens: anything that `as_token_source` accepts; None for the tokens that come with the bins.
-        form: how the batches look.
-
-    Raises:
-        ValueError: the tokens or the loss mask are not a token source, or the mask belongs to other tokens.
-    """
-
-    def __init__(self, tokens: Any, form: BatchFormat) -> None:
-        self.form = form
-        self.tokens = TokensFromServer() if tokens is None else as_token_source(tokens)
-        self.loss_mask = _loss_mask_of(self.tokens, form.loss_mask)
-        self._assembler: BatchAssembler | None = None
-        self._checked = ("", 0)  # (fingerprint, number of sequences) of the plan whose tokens were compared last
-        self._wants_groups = False  # whether bins must have groups, for `shared_prefix`
-        # Short bins in a joined bin, of every component: int64 [C]; None if a bin is one row.
-        self._rows_per_bin: NDArray[np.int64] | None = None
-
-    @property
-    def wants_tokens(self) -> bool:
-        """Whether tokens must be requested with the bins."""
-        return isinstance(self.tokens, TokensFromServer)
-
-    @property
-    def preset(self) -> Preset | None:
-        """The preset whose keys the batches get; None for PackedBatch's own."""
-        return self.form.preset if isinstance(self.form.preset, Preset) else None
-
-    def prepare(self, plan: StreamHeader, *, pin_memory: bool = False, as_sent: bool = False) -> None:
-        """Adapts to a plan, after checking that tokens and format fit it. Call it before the first batch.
-
-        Args:
-            plan: the stream's header.
-            pin_memory: whether batches are in page-locked memory.
-            as_sent: whether a sequence is assembled without the prefix that it shares, as an audit needs it.
-
-        Raises:
-            TokenSourceError: the tokens are not those of the plan's dataset, or lack a component of its mixture.
-            ValueError: the format does not fit the plan: component_rows without a mixture, or shared prefixes without
-                trees.
-        """
-        is_tree = self.form.shared_prefix == "tree" or (self.preset is not None and self.preset.folds)
-        if plan.shares_prefixes and not is_tree and not as_sent:
-            raise ValueError(
-                "the dataset's groups share prefixes, which take room once: give BatchFormat(shared_prefix='tree') or "
-                "preset 'trl_async', or prepare the dataset without share_prefixes"
-            )
-        if is_tree and self.form.separators.leaves_out_last(plan.extra_tokens):
-            raise ValueError(
-                f"trees go without extra_tokens={plan.extra_tokens}, which leaves out the last token of each sequence; "
-                f"prepare the dataset with extra_tokens={self.form.separators.num_tokens}"
-            )
-        self.tokens = _of_plan(self.tokens, plan)
-        fingerprint = (plan.tokens_fingerprint, plan.tokens_sequences)
-        is_new = bool(plan.tokens_fingerprint) and fingerprint != self._checked and not plan.id_column
-        if (
-            is_new and self.tokens.knows_lengths and not self.wants_tokens
-        ):  # the check makes 64 reads, which take seconds if lengths are not known; with an id column, ids are not rows
-            check_tokens(self.tokens, *fingerprint)
-            self._checked = fingerprint
-        if self.loss_mask is not None:
-            self.loss_mask = _of_plan(self.loss_mask, plan)
-        pieces, names = PieceRule.of(plan), [component.name for component in plan.components]
-        self._assembler = BatchAssembler(
-            plan.max_seq_len,
-            truncate=pieces.longest is not None,
-            align=plan.align,
-            extra_tokens=plan.extra_tokens,
-            components=tuple(map(MixedComponent, names, pieces.longest_of_components)),
-            context_rule=plan.context_rule,
-            shares_prefixes=plan.shares_prefixes and not as_sent,
-            pin_memory=pin_memory,
-            **self.form.rows(),
-        )
-        if self.form.component_rows and not plan.components:
-            raise ValueError(
-                "component_rows has no effect: the dataset is no mixture; leave it out, or train on a mixture"
-            )
-        self._wants_groups = self.form.shared_prefix is True and not plan.components
-        rows_per_bin = np.array([component.rows_per_bin for component in plan.components], dtype=np.int64)
-        self._rows_per_bin = rows_per_bin if self.form.component_rows and (rows_per_bin > 1).any() else None
-
-    def assemble(self, bins: BinBlock) -> PackedBatch:
-        """Assembles bins into one batch of PackedBatch's keys; see `BatchAssembler.assemble`."""
-        assert self._assembler is not None
-        self._check_groups(bins)
-        return self._assembler.assemble(bins, self.tokens, loss_mask=self.loss_mask)
-
-    def assemble_steps(self, bins: BinBlock, batch_size: int) -> Iterator[PackedBatch]:
-        """Yields a batch for each `batch_size` bins; see `BatchAssembler.assemble_steps`."""
-        assert self._assembler is not None
-        self._check_groups(bins)
-        parts = [(1, bins)] if self._rows_per_bin is None else in_rows(bins, self._rows_per_bin, batch_size)
-        for num_rows, rows in parts:
-            assembler = replace(self._assembler, max_seq_len=self._assembler.max_seq_len // num_rows)
-            yield from assembler.assemble_steps(
-                rows, self.tokens, batch_size=batch_size * num_rows, loss_mask=self.loss_mask
-            )
-
-    def batches(self, stream: BinStream, *, pin_memory: bool) -> Iterator[tuple[int, Batch]]:
-        """Yields (step, batch) for each step of a stream; batches have the preset's keys."""
-        digest = stream.header.digest
-        self._open(stream, pin_memory)
-        for block in stream:
-            if stream.header.digest != digest:  # the stream was reopened, and meanwhile the mixture got another stage
-                digest = stream.header.digest
-                self._open(stream, pin_memory)
-            end = 0
-            for stretch, steps in stream.topology.by_stretch(block.steps):
-                begin, end = end, end + len(steps) * stretch.batch_size
-                batches = self.assemble_steps(block.slice(begin, end), stretch.batch_size)
-                yield from zip(steps, map(self.convert, batches), strict=True)
-
-    def _open(self, stream: BinStream, pin_memory: bool) -> None:
-        """Prepares for a stream, and lets the preset check the plan."""
-        self.prepare(stream.header, pin_memory=pin_memory)
-        if self.preset is not None:
-            self.preset.check_plan(stream.header.max_sequences_per_bin, stream.topology.most_bins_of_rank)
-
-    def convert(self, batch: PackedBatch) -> Batch:
-        """Returns a batch with the preset's keys; without a preset, the batch itself."""
-        return batch if self.preset is None else Batch(self.preset.convert(batch))
-
-    def _check_groups(self, bins: BinBlock) -> None:
-        if self._wants_groups and bins.group_ids is None and len(bins.ids):
-            raise ValueError(
-                "shared_prefix has no effect: the dataset was prepared without groups, and no sequence is a prefix of "
-                "others; leave it out, or prepare the dataset with groups"
-            )
-
-
-def _loss_mask_of(tokens: TokenSource, given: Any) -> TokenSource | None:
-    """Returns the source of the loss mask; None to predict all tokens.
-
-    Args:
-        tokens: the source of the tokens. If these come with the bins, so does the mask that "auto" means.
-        given: the option `loss_mask` of a BatchFormat.
-    """
-    if not isinstance(tokens, TokensFromServer):
-        return loss_mask_of(tokens, given)
-    if given is None:
-        return None
-    return TokensFromServer() if isinstance(given, str) and given == AUTO else as_token_source(given, is_loss_mask=True)
-
-
-def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
-    """Returns the source prepared for the plan's ids: of a mixture's components, or of an id column."""
-    return source.for_components(plan.components) if plan.components else source.for_ids(plan.id_column)
 
 
 class PackedDataset(IterableDataset[Batch]):
@@ -362,7 +198,7 @@ class PackedDataset(IterableDataset[Batch]):
         """Yields (state after the batch, batch) for this worker's steps; at the epoch's end (last state, None)."""
         worker, num_workers = worker_of_process()
         is_one_of_many = self._is_independent and num_workers > 1
-        resume, facts = self.progress.take(needs_position_of_worker=is_one_of_many), self.progress.facts
+        resume, facts = self.progress.start_iteration(needs_position_of_worker=is_one_of_many), self.progress.facts
 
         def cursor_after(step: int, steps_into: int) -> State:
             position, digest = stream.position_after(step), stream.header.digest
@@ -408,8 +244,8 @@ class PackedDataset(IterableDataset[Batch]):
         if not self._is_independent:
             steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
             worker = (resume.first_step + steps_ahead) % num_workers
-        if bound := self.progress.bound:
-            client.bind(self.run.dataset, bound)
+        if digest := self.progress.agreed_digest:
+            client.bind(self.run.dataset, digest)
         return client.stream_bins(
             self.run.dataset,
             epoch=resume.epoch,

@@ -80,7 +80,7 @@ class PackedDataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration; see `PackedDataset.set_epoch`."""
-        self.dataset.progress.begin()  # workers may have read to the epoch's end; the loop's own progress counts
+        self.dataset.progress.restart()  # workers may have read to the epoch's end; the loop's own progress counts
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class PackedDataLoader:
         point: the epoch's beginning, or the state last given to `load_state_dict`.
         """
         progress, digest = self.dataset.progress, ""
-        progress.begin()
+        progress.restart()
         choice = progress.choice
         for batch in self._of_this_rank() if self._peers is None else self._of_peers(self._peers):
             progress.record(choice, batch["cursor"])

@@ -1,7 +1,7 @@
 """`PackedBins`: an epoch's bins as rows by index, for other loaders and samplers.
 
 Owns the keys of a row, and the headers of the epochs. Leaves the meaning of an index to `_indices`, requests to
-`_bins_reader`, when rows are made to `_rows`, and making batches, from which rows are cut, to `dataset`.
+`_bins_reader`, when rows are made to `_rows`, and making batches, from which rows are cut, to `_batch_maker`.
 """
 
 import os
@@ -21,11 +21,11 @@ from packhorse.client.argument_hints import with_hints
 from packhorse.client.batches.packed_batch import Batch, PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
+from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._bins_reader import BinsReader
 from packhorse.client.loading._indices import BinAddress, Indices
 from packhorse.client.loading._progress import Progress
 from packhorse.client.loading._rows import Rows
-from packhorse.client.loading.dataset import BatchMaker
 from packhorse.client.loading.folder import of_folder
 from packhorse.client.loading.workers.preemption import outlive_preemption
 from packhorse.client.options import Run, as_run, with_words
@@ -176,9 +176,9 @@ class PackedBins(Dataset[dict[str, Any]]):
         """
         if not checked_integer("num_rows", num_rows, 0):
             resume = self._progress.next
-            epoch, position, digest = resume.epoch, resume.position, self._indexed().headers[0].digest
+            epoch, position, digest = resume.epoch, resume.position, self._indices_now().headers[0].digest
         else:
-            address = self._indexed().find(num_rows - 1)
+            address = self._indices_now().find(num_rows - 1)
             epoch, digest = address.epoch, address.header.digest
             position = min(address.position + 1, address.header.num_bins)
         return Cursor(digest=digest, seed=self.run.seed, epoch=epoch, position=position)
@@ -200,7 +200,7 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     def __len__(self) -> int:
         """Number of rows in all epochs together; asks the server once, in a child process (see `Server.ask`)."""
-        return self._indexed().ends[-1]
+        return self._indices_now().ends[-1]
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """Returns one row; negative indices count from the end.
@@ -209,10 +209,10 @@ class PackedBins(Dataset[dict[str, Any]]):
             IndexError: there is no such row.
             ValueError: the preset or the format makes whole batches, not rows.
         """
-        indexed = self._indexed()
+        indexed = self._indices_now()
         number = as_index(index)
         indexed.find(number)
-        return self._opened().rows(indexed).row(number % indexed.ends[-1])
+        return self._reader_of_process().rows(indexed).row(number % indexed.ends[-1])
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> "Rows":
         """Returns many rows by one request. A DataLoader calls this for a batch.
@@ -220,7 +220,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             IndexError: there is no such row.
         """
-        indexed = self._indexed()
+        indexed = self._indices_now()
         return Rows(self._bins([indexed.find(as_index(index)) for index in indices]), self._rows_of)
 
     def _getitems(self, indices: Sequence[int]) -> list[dict[str, Any]]:
@@ -290,10 +290,10 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     def _assemble(self, bins: BinBlock) -> PackedBatch:
         """Makes one batch of bins; prepares the maker at the first."""
-        reader = self._opened()
+        reader = self._reader_of_process()
         with reader.assembling:  # one thread at a time: a source may hold state between its calls for one batch
             if not reader.is_prepared:
-                self._maker.prepare(self._indexed().headers[0])
+                self._maker.prepare(self._indices_now().headers[0])
                 reader.is_prepared = True
             return self._maker.assemble(bins)
 
@@ -305,11 +305,11 @@ class PackedBins(Dataset[dict[str, Any]]):
             if is_empty:
                 parts.append(_NO_BINS.padded(len(some)))
             else:
-                read = self._opened().epoch(epoch, some[0].header)
+                read = self._reader_of_process().epoch(epoch, some[0].header)
                 parts.append(read.bins([address.position for address in some]))
         return joined(parts or [_NO_BINS])
 
-    def _indexed(self) -> Indices:
+    def _indices_now(self) -> Indices:
         """Returns the meaning of indices; made again after another epoch or cursor was chosen."""
         choice = self._progress.choice
         if self._indices is None or self._indices.choice != choice:
@@ -332,7 +332,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             if is_apart:
                 self._headers[key] = self._server.ask(partial(self._ask_header, resume))
             else:
-                self._headers[key] = self._ask_header(resume, self._opened().client)
+                self._headers[key] = self._ask_header(resume, self._reader_of_process().client)
         return self._headers[key]
 
     def _ask_header(self, resume: Resume, client: Client | None = None) -> StreamHeader:
@@ -355,7 +355,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         """Returns the digest that this run reads: of the first answer, or as its ranks agreed; "" if unknown."""
         return next((header.digest for header in self._headers.values()), self._agreed)
 
-    def _opened(self) -> BinsReader:
+    def _reader_of_process(self) -> BinsReader:
         """Returns the reader of this process, which a fork makes again."""
         reader = self._reader
         if reader is None or reader.pid != os.getpid():

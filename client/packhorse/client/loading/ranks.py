@@ -1,9 +1,8 @@
 """Which data-parallel rank this process is: `find_rank`.
 
 Reads it from arguments, meshes, Megatron and the launcher's environment. Ranks that hold parts of one model (tensor,
-pipeline, context parallelism) share a data-parallel rank, because they must get the same batches. Also refuses
-accelerate's own division of batches over ranks (`refuse_dispatching`). Leaves sending batches between ranks of one
-model to `peers`, and dataloader workers to `dataset`.
+pipeline, context parallelism) share a data-parallel rank, because they must get the same batches. Leaves sending
+batches between ranks of one model to `peers`, and dataloader workers to `dataset`.
 """
 
 import os
@@ -11,7 +10,6 @@ import sys
 import warnings
 from contextlib import suppress
 from math import prod
-from types import FrameType
 from typing import Any
 
 import torch.distributed
@@ -54,9 +52,6 @@ _LAUNCHERS = (
 )
 """(variable of the rank, variable of the number of ranks) of launchers that do not set RANK and WORLD_SIZE."""
 
-_DEALERS = ("DataLoaderDispatcher.__iter__", "IterableDatasetShard.__iter__")
-"""Methods of accelerate that divide a DataLoader's batches over the ranks."""
-
 
 def find_rank(rank: Any = None) -> tuple[int, int]:
     """Returns the data-parallel (rank, world_size) of this process.
@@ -86,13 +81,13 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
     elif (megatron := megatron_state()) is not None:
         found = megatron.get_data_parallel_rank(), megatron.get_data_parallel_world_size()
     else:
-        found = _of_processes()
+        found = _global_rank_checked()
     if not 0 <= found[0] < found[1]:
         raise ValueError(f"rank must be in [0, {found[1]}), got {found[0]}")
     return found
 
 
-def _of_processes() -> tuple[int, int]:
+def _global_rank_checked() -> tuple[int, int]:
     """Returns the global (rank, world_size); a ValueError if a launcher or model parallelism makes it doubtful."""
     found = _global_rank()
     if found == (0, 1) and not _is_initialized():
@@ -236,19 +231,3 @@ def _accelerate_share() -> int:
     state: Any = sys.modules.get("accelerate.state")
     config = None if state is None else state.AcceleratorState._shared_state.get("parallelism_config")
     return 1 if config is None else int(config.non_data_parallel_size)
-
-
-def refuse_dispatching() -> None:
-    """Raises a ValueError if accelerate iterates a dataset to divide its batches over the ranks.
-
-    It looks for accelerate's methods on the stack. A forked worker's stack still has its parent's frames.
-    """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "accelerate.data_loader" and frame.f_code.co_qualname in _DEALERS:
-            raise ValueError(
-                "accelerate deals this DataLoader's batches over the ranks, but a PackedDataset is divided over them "
-                "already; do not pass the DataLoader to accelerator.prepare, or train with create_packed_dataloader, "
-                "whose loader prepare leaves as it is"
-            )
-        frame = frame.f_back
