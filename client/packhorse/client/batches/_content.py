@@ -32,15 +32,15 @@ class Content:
     """Tokens of the rooms: int64 [n]."""
     lengths: NDArray[np.int64]
     """Tokens of the sequences, separators included: int64 [n]."""
-    tokens: Gather
+    gather_tokens: Gather
     """Function that writes the sequences' tokens."""
-    mask: Gather | None
+    gather_mask: Gather | None
     """Function that writes the sequences' loss mask; None if every token is predicted."""
     first: int = 0
-    """Index that the first sequence has for `tokens` and `mask`, which may know earlier sequences too."""
+    """Index that the first sequence has for these two functions, which may know earlier sequences too."""
     first_tokens: NDArray[np.int64] | None = None
     """Number of each piece's first token in its sequence: int64 [n]; None if all begin at token 0."""
-    held: NDArray[np.int64] | None = None
+    source_lengths: NDArray[np.int64] | None = None
     """Tokens of the whole sequences in the source: int64 [n]; None if each comes whole."""
     has_bos: NDArray[np.bool_] | None = None
     """Whether each sequence begins with a separator: bool [n]; None if none does."""
@@ -61,11 +61,11 @@ class Content:
             ids=part(self.ids),
             rooms=part(self.rooms),
             lengths=part(self.lengths),
-            tokens=self.tokens,
-            mask=self.mask,
+            gather_tokens=self.gather_tokens,
+            gather_mask=self.gather_mask,
             first=self.first + first,
             first_tokens=part(self.first_tokens),
-            held=part(self.held),
+            source_lengths=part(self.source_lengths),
             has_bos=part(self.has_bos),
             has_eos=part(self.has_eos),
             component_ids=part(self.component_ids),
@@ -80,7 +80,7 @@ class Content:
             starts: index in `out` of each sequence's first token: int64 [n].
             separators: the tokens before and after a sequence.
         """
-        self._write(self.tokens, out, starts)
+        self._write(self.gather_tokens, out, starts)
         for i in self.redacted():
             assert self.redactions is not None
             if (token := int(self.redactions[i])) != MASKED:
@@ -101,16 +101,17 @@ class Content:
         Raises:
             TokenSourceError: the mask has another length than the tokens.
         """
-        assert self.mask is not None
-        if self.held is not None and not isinstance(loss_mask, TokensFromServer):  # the server has compared its own
+        assert self.gather_mask is not None
+        is_compared = isinstance(loss_mask, TokensFromServer)  # by the server
+        if self.source_lengths is not None and not is_compared:
             masked = loss_mask.of_sequences(self.component_ids).lengths(self.ids)
-            if (masked != self.held).any():
-                i = int((masked != self.held).argmax())
+            if (masked != self.source_lengths).any():
+                i = int((masked != self.source_lengths).argmax())
                 raise TokenSourceError(
                     f"sequence {self.ids[i]}: the loss mask in {loss_mask.where} holds {masked[i]} values for "
-                    f"its {self.held[i]} tokens; use the mask that was written with these tokens"
+                    f"its {self.source_lengths[i]} tokens; use the mask that was written with these tokens"
                 )
-        self._write(self.mask, out, starts)
+        self._write(self.gather_mask, out, starts)
         if self.has_bos is not None:
             out[starts[self.has_bos]] = 0
         if self.has_eos is not None:
@@ -123,10 +124,10 @@ class Content:
 
     def is_cut(self, i: int) -> bool:
         """Whether only a part of sequence i is in its room."""
-        if self.held is None:
+        if self.source_lengths is None:
             return False
         num_added = sum(int(has[i]) for has in (self.has_bos, self.has_eos) if has is not None)
-        return bool(self.lengths[i] - num_added < self.held[i])
+        return bool(self.lengths[i] - num_added < self.source_lengths[i])
 
     def _write(self, gather: Gather, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
         gather(self.first, self.first + len(self.ids), out, starts if self.has_bos is None else starts + self.has_bos)

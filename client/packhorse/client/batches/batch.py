@@ -1,15 +1,14 @@
 """Assembly of bins into the tensors of a training step: `BatchAssembler`.
 
-Owns the order of the steps from bins to a batch, and `in_rows`, which divides a mixture's joined bins into shorter rows
-first. Leaves a batch's keys to `packed_batch` and its memory to `buffers`, where sequences lie to `layout`, writing
-tokens to `_content`, images to `media`, and attention masks to `masks`.
+Owns the order of the steps from bins to a batch. Leaves a batch's keys to `packed_batch` and its memory to `buffers`,
+where sequences lie to `layout`, writing tokens to `_content`, images to `media`, dividing a mixture's joined bins to
+`joined_rows`, and attention masks to `masks`.
 
 Legend: N bins, B rows, n sequences, T tokens of all rows end to end.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, astuple, dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -180,7 +179,7 @@ class BatchAssembler(RowFormat):
         if self.shared_prefix == "tree" or self.shares_prefixes:
             rows, whole = self._before_folding(block)
             return self._folded(rows.assemble(whole, source, loss_mask=loss_mask), block)
-        block = self._labelled(block)
+        block = self._with_component_ids(block)
         content = self._content(block, source, loss_mask)
         return self._fill(content, self._layout(block, content), block.component_ids, source, loss_mask, buffers)
 
@@ -217,7 +216,7 @@ class BatchAssembler(RowFormat):
                 bins = block.slice(first, min(first + batch_size, len(block)))
                 yield self.assemble(bins, source, loss_mask=loss_mask)
             return
-        block = self._labelled(block)
+        block = self._with_component_ids(block)
         # If the source must read tokens to know a sequence's length, lengths are requested for one batch at a time.
         is_known = self._is_plain(block) or _of_block(source, block).knows_lengths
         group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
@@ -291,7 +290,7 @@ class BatchAssembler(RowFormat):
             loss_mask: the source of the loss mask; None to predict all tokens.
             buffers: memory for the tensors; None for new memory.
         """
-        of_mixture = self._of_mixture(layout, component_ids)
+        mixture_keys = self._mixture_keys(layout, component_ids)
         if self.flatten:
             layout = layout.flattened(self.total_multiple_of)
         num_tokens = layout.num_rows * layout.row_tokens
@@ -304,7 +303,7 @@ class BatchAssembler(RowFormat):
         attention_mask.fill(1)
         for start, end in layout.padding_ranges:
             attention_mask[start:end] = 0
-        names = self._named(of_mixture)
+        names = self._component_names(mixture_keys)
         if self._leaves_out_last:
             self._write_without_last(input_ids, labels, attention_mask == 1, content, source, loss_mask)
             images = None
@@ -330,7 +329,7 @@ class BatchAssembler(RowFormat):
             batch["group_ids"] = torch.from_numpy(layout.group_ids.copy())
         if self.context_rule is not None:
             batch["context_rule"] = astuple(self.context_rule)  # Lightning refuses batches with frozen dataclasses
-        batch.update(of_mixture)
+        batch.update(mixture_keys)
         if images is not None:
             batch.update(images.keys(tensors.position_ids, layout))
         return batch
@@ -392,7 +391,7 @@ class BatchAssembler(RowFormat):
             continue_positions(position_ids, layout, content.first_tokens, num_before)
         follow_prefixes(position_ids, layout)
 
-    def _of_mixture(self, layout: PackLayout, component_ids: NDArray[np.int32] | None) -> dict[str, Any]:
+    def _mixture_keys(self, layout: PackLayout, component_ids: NDArray[np.int32] | None) -> dict[str, Any]:
         """Returns the keys that only a mixture's batch has; `component_ids` has every row's component, int32 [B]."""
         if component_ids is None:
             return {}
@@ -404,14 +403,14 @@ class BatchAssembler(RowFormat):
         }
 
     @staticmethod
-    def _named(of_mixture: dict[str, Any]) -> list[str] | None:
+    def _component_names(mixture_keys: dict[str, Any]) -> list[str] | None:
         """Returns the name of each sequence's component; None without a mixture."""
-        if not of_mixture:
+        if not mixture_keys:
             return None
-        names = of_mixture["component_names"]
-        return [names[component] for component in of_mixture["component_ids"].tolist()]
+        names = mixture_keys["component_names"]
+        return [names[component] for component in mixture_keys["component_ids"].tolist()]
 
-    def _labelled(self, block: BinBlock) -> BinBlock:
+    def _with_component_ids(self, block: BinBlock) -> BinBlock:
         """Returns a mixture's block with component ids; one without has only empty bins, whose component is -1."""
         if not self.components or block.component_ids is not None:
             return block
@@ -434,13 +433,18 @@ class BatchAssembler(RowFormat):
             tokens = source.gather_from(ids, planned)
             mask = None if loss_mask is None else loss_mask.gather_from(ids, planned)
             return Content(
-                ids=ids, rooms=planned, lengths=planned, tokens=tokens, mask=mask, redactions=block.redactions
+                ids=ids,
+                rooms=planned,
+                lengths=planned,
+                gather_tokens=tokens,
+                gather_mask=mask,
+                redactions=block.redactions,
             )
-        held = source.lengths(ids)
-        own = self._pieces.own_lengths(ids, planned, held, firsts, component_ids)
-        begins = np.zeros_like(held) if firsts is None else firsts
+        source_lengths = source.lengths(ids)
+        own = self._pieces.own_lengths(ids, planned, source_lengths, firsts, component_ids)
+        begins = np.zeros_like(source_lengths) if firsts is None else firsts
         has_bos = None if self.separators.bos_token_id is None else begins == 0
-        has_eos = None if self.separators.eos_token_id is None else begins + own == held
+        has_eos = None if self.separators.eos_token_id is None else begins + own == source_lengths
         lengths = own.copy()
         for added in (has_bos, has_eos):
             if added is not None:
@@ -449,10 +453,12 @@ class BatchAssembler(RowFormat):
             ids=ids,
             rooms=planned,
             lengths=lengths,
-            tokens=source.gather_from(ids, own, first_tokens=firsts, truncate=True),
-            mask=None if loss_mask is None else loss_mask.gather_from(ids, own, first_tokens=firsts, truncate=True),
+            gather_tokens=source.gather_from(ids, own, first_tokens=firsts, truncate=True),
+            gather_mask=None
+            if loss_mask is None
+            else loss_mask.gather_from(ids, own, first_tokens=firsts, truncate=True),
             first_tokens=firsts,
-            held=held,
+            source_lengths=source_lengths,
             has_bos=has_bos,
             has_eos=has_eos,
             component_ids=component_ids,
@@ -494,7 +500,7 @@ def _predicted(
 ) -> NDArray[np.bool_] | None:
     """Returns whether each token is to be predicted: bool [T]; None for all. Overwrites `scratch`, int64 [T]."""
     is_predicted = None
-    if loss_mask is not None and content.mask is not None:
+    if loss_mask is not None and content.gather_mask is not None:
         for start, end in layout.padding_ranges:
             scratch[start:end] = 0
         content.write_mask(loss_mask, scratch, layout.starts)
@@ -505,63 +511,3 @@ def _predicted(
         for i in redacted:
             is_predicted[layout.starts[i] : layout.starts[i] + content.lengths[i]] = False
     return is_predicted
-
-
-def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -> Iterator[tuple[int, BinBlock]]:
-    """Divides a mixture's joined bins into rows; yields (rows in each bin, block of rows) for some batches at a time.
-
-    All rows of a batch have one length, which is as short as its components allow: if it has bins of k and bins of l
-    joined bins, each becomes gcd(k, l) rows. Successive batches with the same number come together.
-
-    Example:
-        >>> ids, lengths, rows = np.array([7, 8, 9]), np.array([4, 3, 4]), np.array([0, 1, 1], dtype=np.uint16)
-        >>> block = BinBlock(
-        ...     ids=ids,
-        ...     lengths=lengths,
-        ...     bin_ends=np.array([2, 3]),
-        ...     positions=np.array([0, 1]),
-        ...     component_ids=np.array([0, 0]),
-        ...     rows=rows,
-        ... )
-        >>> [(num_rows, part.bin_ends.tolist()) for num_rows, part in in_rows(block, np.array([2]), batch_size=1)]
-        [(2, [1, 2, 2, 3])]
-
-    Args:
-        block: bins of a mixture.
-        rows_per_bin: short bins in each joined bin of every component: int64 [C].
-        batch_size: bins in a batch, at least 1.
-    """
-    if not len(block):
-        return
-    # 0 for empty bins without a component: any number of rows suits them, and gcd(0, k) is k.
-    of_bins = np.zeros(len(block), dtype=np.int64)
-    if block.component_ids is not None:
-        of_bins = np.where(block.component_ids < 0, 0, rows_per_bin[block.component_ids])
-    of_batches = np.maximum(np.gcd.reduceat(of_bins, np.arange(0, len(block), batch_size)), 1)
-    edges = np.flatnonzero(np.diff(of_batches, prepend=0, append=0))
-    for first, last in pairwise(edges.tolist()):
-        bins = slice(first * batch_size, min(last * batch_size, len(block)))
-        num_rows = int(of_batches[first])
-        yield num_rows, _divided(block.slice(bins.start, bins.stop), of_bins[bins], num_rows)
-
-
-def _divided(block: BinBlock, of_bins: NDArray[np.int64], num_rows: int) -> BinBlock:
-    """Returns a block in which each bin is divided into `num_rows` bins, some of them perhaps empty.
-
-    Args:
-        block: the bins.
-        of_bins: short bins that were joined in each of them, a multiple of `num_rows`: int64 [N].
-        num_rows: rows to make of each.
-    """
-    if num_rows == 1 or block.rows is None or block.component_ids is None:
-        return block
-    sizes = np.diff(block.bin_ends, prepend=0)
-    rows = block.rows // np.repeat(np.maximum(of_bins // num_rows, 1), sizes)
-    of_rows = np.bincount(np.repeat(np.arange(len(block)), sizes) * num_rows + rows, minlength=len(block) * num_rows)
-    return replace(
-        block,
-        bin_ends=np.cumsum(of_rows),
-        positions=block.positions.repeat(num_rows),
-        component_ids=np.where(of_rows > 0, block.component_ids.repeat(num_rows), np.int32(-1)),
-        rows=None,
-    )

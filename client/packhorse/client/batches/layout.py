@@ -190,7 +190,7 @@ class PackLayout:
         starts = self.starts - num_before.repeat(counts)
         extent_starts = self.extent_starts - num_before.repeat(counts + row_counts)
         row_ends = self.row_ends - sequences[:-1].repeat(row_counts)
-        has_room = self._has_room
+        has_padding = self._has_padding_in_rooms
         lengths = self.lengths.tolist()
         rests = self.row_ends + np.arange(self.num_rows)
         rest_starts, rest_lengths = extent_starts[rests].tolist(), self.extent_lengths[rests].tolist()
@@ -217,7 +217,7 @@ class PackLayout:
             part.num_tokens = int(part.cu_seqlens[-1])
             part.max_seqlen = max(lengths[first:last], default=0)
             part.extent_labels = self.extent_labels[first + row : last + end]
-            if not has_room:
+            if not has_padding:
                 rest = zip(rest_starts[row:end], rest_lengths[row:end], strict=True)
                 part.padding_ranges = [(start, start + length) for start, length in rest if length]
             parts.append(part)
@@ -277,8 +277,8 @@ class PackLayout:
         from 0 to T, and no segment is in two rows.
         """
         starts = self.extent_starts[self.extent_lengths > 0]
-        if self._has_room:
-            starts = np.concatenate((starts, (self.starts + self.lengths)[self._is_roomy]))
+        if self._has_padding_in_rooms:
+            starts = np.concatenate((starts, (self.starts + self.lengths)[self._has_padding]))
             starts.sort()
         return np.append(starts, self.num_rows * self.row_tokens).astype(np.int32)
 
@@ -309,23 +309,23 @@ class PackLayout:
         numbers after that.
         """
         labels = self.extent_labels.repeat(self.extent_lengths)
-        if self._has_room:
-            roomy = np.flatnonzero(self._is_roomy)
-            rows = np.searchsorted(self.row_ends, roomy, side="right")
-            before = np.searchsorted(roomy, np.concatenate(([0], self.row_ends[:-1])))  # roomy rooms of earlier rows
-            numbers = np.diff(self.row_ends, prepend=0)[rows] + 1 + np.arange(len(roomy)) - before[rows]
-            firsts, stops = (self.starts + self.lengths)[roomy], (self.starts + self.rooms)[roomy]
+        if self._has_padding_in_rooms:
+            padded = np.flatnonzero(self._has_padding)
+            rows = np.searchsorted(self.row_ends, padded, side="right")
+            before = np.searchsorted(padded, np.concatenate(([0], self.row_ends[:-1])))  # such rooms of earlier rows
+            numbers = np.diff(self.row_ends, prepend=0)[rows] + 1 + np.arange(len(padded)) - before[rows]
+            firsts, stops = (self.starts + self.lengths)[padded], (self.starts + self.rooms)[padded]
             for first, stop, number in zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True):
                 labels[first:stop] = number
         return labels.reshape(self.num_rows, self.row_tokens)
 
     @property
-    def _has_room(self) -> bool:
+    def _has_padding_in_rooms(self) -> bool:
         """Whether any room holds padding."""
-        return self.lengths is not self.rooms and bool(self._is_roomy.any())
+        return self.lengths is not self.rooms and bool(self._has_padding.any())
 
     @cached_property
-    def _is_roomy(self) -> NDArray[np.bool_]:
+    def _has_padding(self) -> NDArray[np.bool_]:
         """Whether each room holds padding: bool [n]."""
         return self.lengths < self.rooms
 

@@ -9,7 +9,7 @@ Legend: m images, n sequences, T tokens of all rows end to end.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -141,14 +141,12 @@ def read_images(
     holders = [sequence for sequence in np.unique(of_sequences).tolist() if sequence not in redacted]
     loaded = _load_all(media, holders, content.ids, components)
 
-    # For each sequence whose images fit: (its index, its images' starts, its images' grids), and its tensors.
-    parts: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
-    tensors: list[_Tensors] = []
+    fitting: list[_ImagesOfSequence] = []
     masked = []
     for sequence in holders:
         placeholders = at[of_sequences == sequence]
         try:
-            of_it, grids, starts = _checked(media, loaded[sequence], placeholders)
+            fitting.append(_checked(media, sequence, loaded[sequence], placeholders))
         except MediaError as error:
             failure = _explained(error, sequence, content, len(placeholders))
             if media.on_error == "fail":
@@ -157,24 +155,50 @@ def read_images(
             masked.append(sequence)
             start = layout.starts[sequence]
             is_text[start : start + layout.lengths[sequence]] = False
-            continue
-        parts.append((sequence, starts, grids))
-        tensors.append(of_it)
-    kept = [sequence for sequence, _, _ in parts]
+    kept = [each.sequence for each in fitting]
     input_ids[at[~np.isin(of_sequences, kept)]] = pad_token_id
+    tensors = [each.tensors for each in fitting]
     joined = {key: _joined(media, key, tensors, content.ids[kept]) for key in media.keys if tensors}
-    sequences = np.repeat(np.array(kept, dtype=np.int64), [len(starts) for _, starts, _ in parts])
-    grids = np.concatenate([np.empty((0, 3), np.int64), *(grids for _, _, grids in parts)])
-    where = MediaLayout(
+    where = _layout_of(fitting, content.ids, masked, list(joined))
+    return Images(media=media, layout=where, tensors=joined, is_text=is_text)
+
+
+class _ImagesOfSequence(NamedTuple):
+    """The images of one sequence, which fit its placeholders. Legend: I images."""
+
+    sequence: int
+    """Index of the sequence in the batch."""
+    tensors: _Tensors
+    """What the model takes for them, by key."""
+    starts: NDArray[np.int64]
+    """Index in the batch of each image's first placeholder: int64 [I]."""
+    grids: NDArray[np.int64]
+    """Each image's grid: int64 [I, 3]."""
+
+
+def _layout_of(
+    images: list[_ImagesOfSequence], ids: NDArray[np.int64], masked: list[int], keys: list[str]
+) -> MediaLayout:
+    """Returns where all images of a batch lie.
+
+    Args:
+        images: those of each sequence.
+        ids: ids of all sequences of the batch: int64 [n].
+        masked: indices of the sequences whose images failed.
+        keys: the keys of the images' tensors.
+    """
+    indices = np.array([each.sequence for each in images], dtype=np.int64)
+    sequences = np.repeat(indices, [len(each.starts) for each in images])
+    grids = np.concatenate([np.empty((0, 3), np.int64), *(each.grids for each in images)])
+    return MediaLayout(
         sequences=sequences,
-        ids=content.ids[sequences],
-        starts=np.concatenate([np.empty(0, np.int64), *(starts for _, starts, _ in parts)]),
+        ids=ids[sequences],
+        starts=np.concatenate([np.empty(0, np.int64), *(each.starts for each in images)]),
         counts=grids.prod(1),
         grids=grids,
-        masked_ids=content.ids[np.array(masked, dtype=np.int64)],
-        keys=list(joined),
+        masked_ids=ids[np.array(masked, dtype=np.int64)],
+        keys=keys,
     )
-    return Images(media=media, layout=where, tensors=joined, is_text=is_text)
 
 
 def _load_all(
@@ -227,12 +251,13 @@ def _load(load: Load, ids: list[int]) -> dict[int, _Tensors | MediaError]:
 
 
 def _checked(
-    media: Media, loaded: _Tensors | MediaError, placeholders: NDArray[np.int64]
-) -> tuple[_Tensors, NDArray[np.int64], NDArray[np.int64]]:
-    """Returns (tensors, grids, starts) of a sequence's images, checked against its placeholders.
+    media: Media, sequence: int, loaded: _Tensors | MediaError, placeholders: NDArray[np.int64]
+) -> _ImagesOfSequence:
+    """Returns a sequence's images, checked against its placeholders.
 
     Args:
         media: what the model takes.
+        sequence: index of the sequence in the batch.
         loaded: the sequence's tensors, or why they could not be loaded.
         placeholders: index in the batch of each of the sequence's placeholders.
 
@@ -262,7 +287,7 @@ def _checked(
             f"other tokens lie between the {counts[image]} image tokens of its image {image}, or its images come in "
             "another order"
         )
-    return tensors, grids, starts
+    return _ImagesOfSequence(sequence, tensors, starts, grids)
 
 
 def _explained(error: MediaError, sequence: int, content: Content, num_placeholders: int) -> MediaError:

@@ -5,8 +5,7 @@ large tensors to `buffers`, filling it to `batch`, its line of text to `summary`
 `packhorse.pictures`.
 """
 
-import copy
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Self
 
@@ -17,10 +16,8 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from packhorse.client.batches.layout import PackLayout, restored
 from packhorse.client.batches.media import MediaLayout
 from packhorse.client.batches.summary import summarize
+from packhorse.client.batches.tensor_memory import map_tensors, room_bytes, view_at
 from packhorse.shelf import from_shelf
-
-_ALIGNMENT_BYTES = 64
-"""Tensors that share memory begin at multiples of this."""
 
 _View = tuple[str, torch.dtype, torch.Size, int]
 """(key, dtype, shape, first byte) of a tensor in the memory that all tensors of a batch share."""
@@ -189,39 +186,12 @@ def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> b
     return bool(of_batch)
 
 
-def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Returns a copy of the value in which `function` has replaced every tensor, also in dicts, lists and tuples."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, MutableMapping):
-        mapped = copy.copy(value)
-        for key, item in value.items():
-            mapped[key] = map_tensors(function, item)
-        return mapped
-    if isinstance(value, list):
-        return [map_tensors(function, item) for item in value]
-    if isinstance(value, tuple):
-        items = [map_tensors(function, item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value
-
-
 def _open(kind: type[Batch], memory: torch.Tensor, views: list[_View], rest: dict[str, Any]) -> Batch:
     """Makes a batch of what `Batch.__reduce__` returned; its tensors are views of `memory`."""
     batch = kind(rest)
     for name, dtype, shape, start in views:
         batch[name] = view_at(memory, dtype, shape, start)
     return batch
-
-
-def room_bytes(tensor: torch.Tensor) -> int:
-    """Returns the bytes that a tensor takes in memory that several tensors share, rounded up to the alignment."""
-    return -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-
-
-def view_at(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size, start: int) -> torch.Tensor:
-    """Returns the tensor that begins at a byte of memory: a view."""
-    return memory[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
 def _collate(batches: list[Batch], **options: Any) -> Batch:

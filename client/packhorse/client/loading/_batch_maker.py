@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_rows
+from packhorse.client.batches.batch import BatchAssembler, MixedComponent
+from packhorse.client.batches.joined_rows import in_rows
 from packhorse.client.batches.packed_batch import Batch, PackedBatch
 from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.streams.blocks import BinBlock

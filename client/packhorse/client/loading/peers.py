@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from packhorse.client.batches.packed_batch import map_tensors, room_bytes, view_at
+from packhorse.client.batches.tensor_memory import map_tensors, room_bytes, view_at
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from packhorse.client.batches.packed_batch import map_tensors
+from packhorse.client.batches.tensor_memory import map_tensors
 
 _Batch = TypeVar("_Batch")
 
