@@ -97,7 +97,7 @@ class Client:
             ...     sorted(info.name for info in client.list_datasets())[0]
             'corpus'
         """
-        answer = self._ask(LIST_DATASETS, pb.ListDatasetsRequest())
+        answer = self._answer(LIST_DATASETS, pb.ListDatasetsRequest())
         return [DatasetInfo.from_proto(dataset) for dataset in answer.datasets]
 
     def get_dataset(self, name: str) -> DatasetInfo:
@@ -111,7 +111,7 @@ class Client:
         """
         bound = self._one_dataset.digest_of(name) if isinstance(name, str) else ""
         request = message(pb.GetDatasetRequest, name=name, dataset_digest=bound)
-        info = DatasetInfo.from_proto(self._ask(GET_DATASET, request).dataset)
+        info = DatasetInfo.from_proto(self._answer(GET_DATASET, request).dataset)
         self._one_dataset.bind(name, info.digest, may_change=bool(info.stages))
         return info
 
@@ -188,7 +188,7 @@ class Client:
             by=by,
             replace=replace,
         )
-        return DatasetInfo.from_proto(self._ask(APPEND_STAGE, request).dataset)
+        return DatasetInfo.from_proto(self._answer(APPEND_STAGE, request).dataset)
 
     def stream_bins(
         self,
@@ -358,7 +358,7 @@ class Client:
                 self._one_dataset.bind(dataset, answer.digest, may_change=True)  # it may be a mixture's
             return block
 
-        return self._read(GET_BINS, request, read)
+        return self._answer_read_by(GET_BINS, request, read)
 
     def locate(
         self,
@@ -414,7 +414,7 @@ class Client:
                 self._one_dataset.bind(dataset, answer.digest, may_change=True)
             return locations
 
-        return self._read(LOCATE_SEQUENCES, request, read)
+        return self._answer_read_by(LOCATE_SEQUENCES, request, read)
 
     def _bound(self, dataset: str, expected_digest: str) -> str:
         """Returns the digest that a request names as the dataset's; empty if the caller gave an `expected_digest`."""
@@ -519,7 +519,7 @@ class Client:
             extra_tokens=extra_tokens,
         )
 
-        return self._read(PACK_SEQUENCES, request, lambda answer: read_packing(answer, request))
+        return self._answer_read_by(PACK_SEQUENCES, request, lambda answer: read_packing(answer, request))
 
     def pack_stream(
         self,
@@ -612,10 +612,10 @@ class Client:
             raise PackhorseError(f"this client of {self.target} is closed; connect again")
         return self._connection
 
-    def _ask(self, method: Method[_Request, _Response], request: _Request) -> _Response:
-        return self._read(method, request, lambda answer: answer)
+    def _answer(self, method: Method[_Request, _Response], request: _Request) -> _Response:
+        return self._answer_read_by(method, request, lambda answer: answer)
 
-    def _read(
+    def _answer_read_by(
         self, method: Method[_Request, _Response], request: _Request, read: Callable[[_Response], _Answer]
     ) -> _Answer:
         """Returns `read(answer)`; asks again after a transient failure, or if `read` finds the answer damaged."""

@@ -7,17 +7,10 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    pass
-
+from typing import ParamSpec, TypeVar
 
 _Arguments = ParamSpec("_Arguments")
-
-
 _Result = TypeVar("_Result")
-
 
 _OF_DATALOADER = {
     "shuffle": "an epoch is shuffled already, by seed=, and set_epoch shuffles the next one otherwise",

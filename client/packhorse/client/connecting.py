@@ -1,28 +1,23 @@
 """`connect` and `Server`: from a target to a client.
 
-Owns the choice of a transport for each kind of target, and `ask_in_child`, by which a process asks a server without
-using gRPC before it forks its workers. Leaves addresses to `transport/addresses`, and the client's methods to `api`.
+Owns the choice of a transport for each kind of target. Leaves addresses to `transport/addresses`, the client's methods
+to `api`, and asking a server before the process forks its workers to `_ask_in_child`.
 """
 
-import os
 import pickle
-import signal
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from packhorse.client._ask_in_child import ask_in_child
 from packhorse.client.api import Client
 from packhorse.client.error_texts import invalid, shortened
 from packhorse.client.memory_datasets import MemoryDatasets
 from packhorse.client.transport.access import NO_ACCESS, Access
 from packhorse.client.transport.addresses import hosts_of
 from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryTransport
-from packhorse.client.transport.grpc_channels import GrpcTransport, has_used_grpc
+from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.methods import Transport
 from packhorse.client.transport.retries import policy_of
 from packhorse.formats.retry_policy import RetryPolicy
@@ -191,62 +186,3 @@ class Server:
 def as_server(target: Target | Server) -> Server:
     """Returns a Server unchanged; makes one of a bare target."""
     return target if isinstance(target, Server) else Server(target)
-
-
-def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 180.0) -> _Answer:
-    """Returns the result of `question`, which runs in a forked child, so that this process does not use gRPC.
-
-    Forks of a process that has used gRPC may hang; a DataLoader forks its workers. `question` runs in this process if
-    the process has used gRPC already, if the platform has no fork, or if JAX is loaded, whose threads do not survive
-    a fork.
-
-    Args:
-        question: a function whose result can be pickled, and which changes nothing in this process.
-        timeout_seconds: how long the child may take.
-
-    Raises:
-        TimeoutError: the child gave no answer in time.
-        RuntimeError: the child died, or its exception cannot be pickled.
-    """
-    if has_used_grpc() or not hasattr(os, "fork") or "jax" in sys.modules:
-        return question()
-    receiver, sender = Pipe(duplex=False)
-    child = os.fork()
-    if child == 0:
-        _answer(question, sender)
-    sender.close()
-    try:
-        if not receiver.poll(timeout_seconds):
-            raise TimeoutError(f"the child process that asked the server gave no answer within {timeout_seconds} s")
-        is_answer, outcome = pickle.loads(receiver.recv_bytes())
-    except EOFError:
-        raise RuntimeError("the child process that asked the server died") from None
-    finally:
-        receiver.close()
-        with suppress(ProcessLookupError, ChildProcessError):  # something else may collect this process's children
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-    if not is_answer:
-        raise outcome
-    return outcome
-
-
-def _answer(question: Callable[[], Any], sender: Connection) -> NoReturn:
-    """Runs in the child: sends (True, answer) or (False, exception), then ends without the parent's clean-up."""
-    try:
-        try:
-            outcome = (True, question())
-        except BaseException as error:
-            outcome = (False, _picklable(error))
-        sender.send_bytes(pickle.dumps(outcome))
-    finally:
-        os._exit(0)
-
-
-def _picklable(error: BaseException) -> BaseException:
-    """Returns the exception, or a RuntimeError with its text if it cannot be pickled."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever its class's own pickling raises
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error

@@ -185,30 +185,32 @@ class LoaderOptions:
             raise ValueError(f"multiprocessing_context must be one of {', '.join(methods)}, got {context!r}")
 
 
-def with_words(options: _Options, **words: Any) -> _Options:
+def with_arguments(options: _Options, **arguments: Any) -> _Options:
     """Returns options in which a function's own arguments replace the fields of the same names.
 
     An argument that is None was not given, and changes nothing.
 
     Example:
-        >>> with_words(Topology(world_size=8), balance="micro-step").balance
+        >>> with_arguments(Topology(world_size=8), balance="micro-step").balance
         <Balance.MICRO_STEP: 'micro-step'>
 
     Raises:
         ValueError: something is given twice: as an argument, and in a field, which then differs from its default.
     """
     default = {each.name: each.default for each in fields(options)}
-    changes = {name: word for name, word in words.items() if word is not None}
-    for name, word in changes.items():
+    changes = {name: value for name, value in arguments.items() if value is not None}
+    for name, value in changes.items():
         if (own := getattr(options, name)) != default[name]:
             kind = type(options).__name__
-            raise ValueError(f"{name} is given twice, as {shortened(word)} and in {kind}({name}={own!r}); give it once")
+            raise ValueError(
+                f"{name} is given twice, as {shortened(value)} and in {kind}({name}={own!r}); give it once"
+            )
     return replace(options, **changes) if changes else options
 
 
 def as_run(dataset: str | Run, seed: int | None = None) -> Run:
     """Returns a Run with the seed, made of a bare name if need be; a ValueError if both the Run and `seed` give one."""
-    return with_words(dataset if isinstance(dataset, Run) else Run(dataset), seed=seed)
+    return with_arguments(dataset if isinstance(dataset, Run) else Run(dataset), seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,7 @@ from packhorse.client import (
     connect,
     create_packed_dataloader,
 )
-from packhorse.client.connecting import ask_in_child
+from packhorse.client._ask_in_child import ask_in_child
 from packhorse.client.errors import DatasetNotFoundError
 from packhorse.client.loading.workers.preemption import FORK_SERVER_MODULE, protected_fork_server
 from packhorse.client.sources import TokenSourceError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.client import BatchFormat, LoaderOptions, PackedBins, PackedDataset, Run, Server, Topology
-from packhorse.client.options import with_words
+from packhorse.client.options import with_arguments
 
 REPOSITORY = Path(__file__).parents[3]
 CORPUS = ("embedded:nowhere", "corpus", [[1, 2]])
@@ -59,8 +59,8 @@ def test_rows_have_no_component_rows():
 
 def test_a_word_that_both_say_alike_is_given_twice():
     with pytest.raises(ValueError, match="num_workers is given twice"):
-        with_words(LoaderOptions(num_workers=4), num_workers=4, device=None)
-    assert with_words(LoaderOptions(num_workers=4), num_workers=None) == LoaderOptions(num_workers=4)
+        with_arguments(LoaderOptions(num_workers=4), num_workers=4, device=None)
+    assert with_arguments(LoaderOptions(num_workers=4), num_workers=None) == LoaderOptions(num_workers=4)
 
 
 SERVER = [f"packhorse.{name}" for name in ("server", "prepare", "dataset", "epoch", "packing", "compiling")]

@@ -23,7 +23,7 @@ from packhorse.client.loading._progress import Progress, worker_of_process
 from packhorse.client.loading.folder import of_folder
 from packhorse.client.loading.ranks import find_rank
 from packhorse.client.loading.workers.preemption import outlive_preemption
-from packhorse.client.options import BalanceName, Run, as_run, with_words
+from packhorse.client.options import BalanceName, Run, as_run, with_arguments
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worker_state
 from packhorse.client.streams.stream import BinStream
@@ -99,7 +99,7 @@ class PackedDataset(IterableDataset[Batch]):
         chosen = None if balance is None else as_choice("balance", Balance, balance)
         self.topology = _of_loader(topology, batch_size, chosen, world_size)
         self._server = as_server(target)
-        self.maker = BatchMaker(tokens, with_words(batch or BatchFormat(), preset=preset))
+        self.maker = BatchMaker(tokens, with_arguments(batch or BatchFormat(), preset=preset))
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
         self.progress = Progress(self.run.epoch, self.run.seed, self.topology)
@@ -274,7 +274,7 @@ def _of_loader(topology: Topology | None, batch_size: int | None, balance: Balan
         if getattr(given, name) != getattr(Topology(), name):
             raise ValueError(f"{name} of a loader's topology cannot be set; use {instead}")
     size = None if batch_size is None else checked_integer("batch_size", batch_size, 1)
-    given = replace(with_words(given, batch_size=size, balance=balance), world_size=world_size)
+    given = replace(with_arguments(given, batch_size=size, balance=balance), world_size=world_size)
     if given.accumulation > 1 and given.steps_per_optimizer_step == 1:
         raise ValueError(
             "accumulation has no effect without a balance or a batch schedule; leave it out, or give a balance"

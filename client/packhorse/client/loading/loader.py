@@ -19,7 +19,7 @@ from packhorse.client.loading.peers import Peers
 from packhorse.client.loading.prefetch import DevicePrefetcher, chosen_device
 from packhorse.client.loading.workers.preemption import starting_workers
 from packhorse.client.loading.workers.start import context_of_workers
-from packhorse.client.options import BalanceName, LoaderOptions, Run, with_words
+from packhorse.client.options import BalanceName, LoaderOptions, Run, with_arguments
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.cursor import as_cursor
 from packhorse.topology import Balance, Topology
@@ -243,7 +243,7 @@ def create_packed_dataloader(
         ValueError: an argument is out of range, or is given twice.
         TypeError: there is no such argument; if a DataLoader has it, the error says what to give here.
     """
-    options = with_words(loader or LoaderOptions(), num_workers=num_workers, device=device)
+    options = with_arguments(loader or LoaderOptions(), num_workers=num_workers, device=device)
     packed = PackedDataset(
         target,
         dataset,

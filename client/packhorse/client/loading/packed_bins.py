@@ -28,7 +28,7 @@ from packhorse.client.loading._progress import Progress
 from packhorse.client.loading._rows import Rows
 from packhorse.client.loading.folder import of_folder
 from packhorse.client.loading.workers.preemption import outlive_preemption
-from packhorse.client.options import Run, as_run, with_words
+from packhorse.client.options import Run, as_run, with_arguments
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Cursor, Resume
@@ -125,7 +125,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self.run = as_run(dataset, seed)
         self.num_epochs = checked_integer("num_epochs", num_epochs, 1)
         self.num_bins_multiple_of = checked_integer("num_bins_multiple_of", num_bins_multiple_of, 1)
-        form = with_words(batch or BatchFormat(), preset=preset)
+        form = with_arguments(batch or BatchFormat(), preset=preset)
         if form.component_rows:
             raise ValueError("component_rows has no effect on PackedBins: a row is a bin; use PackedDataset")
         if form.media is not None:

@@ -107,17 +107,17 @@ class Preset:
         # A flat batch, and a row with offsets of its own, need one more segment, for padding: there the user gave
         # `max_sequences`, and `num_segments` is that + 1. Other batches need one more for each row: there the user gave
         # `num_sequences`, which is `num_segments` itself.
-        pads_once = self.flatten or self.has_rows
-        name, of_bin = ("max_sequences", 0) if pads_once else ("num_sequences", 1)
-        given = self.num_segments - int(pads_once)
+        has_one_padding = self.flatten or self.has_rows
+        argument = "max_sequences" if has_one_padding else "num_sequences"
+        given = self.num_segments - int(has_one_padding)
         batch_size = 1 if self.has_rows else batch_size
-        needed = batch_size * (max_sequences_per_bin + of_bin)
+        needed = batch_size * (max_sequences_per_bin + int(not has_one_padding))
         if needed > given:
-            rests = " and what is left of each row" if of_bin else ""
+            and_padding = "" if has_one_padding else " and what is left of each row"
             raise ValueError(
-                f"preset {self.name!r} has {name} {given}, but this plan's largest bins need {needed}: "
-                f"{counted(batch_size, 'bin')} of {max_sequences_per_bin} sequences{rests}; take {name}={needed}, or "
-                "prepare the dataset with a smaller max_sequences_per_bin"
+                f"preset {self.name!r} has {argument} {given}, but this plan's largest bins need {needed}: "
+                f"{counted(batch_size, 'bin')} of {max_sequences_per_bin} sequences{and_padding}; take "
+                f"{argument}={needed}, or prepare the dataset with a smaller max_sequences_per_bin"
             )
 
     def refuse_media(self) -> None:

@@ -98,7 +98,8 @@ def _write(
 ) -> None:
     """Writes all sequences of a block into flat arrays of zeros, one element for each token of all rows.
 
-    Legend: S sequences, N bins; `at` and `source` have an element for each token that is written to `tokens`.
+    Legend: S sequences, N bins; `target_index` and `source_index` have an element for each token that is written to
+    `tokens`.
     """
     sizes = sent.sizes
     rooms = block.lengths.astype(np.int64)
@@ -107,28 +108,29 @@ def _write(
     before = np.cumsum(rooms) - rooms
     # Index of each sequence's first token in the flat arrays: its offset in the bin, and the bin's row.
     starts = before - before[first_of_bin] + np.repeat(np.arange(len(block)) * max_seq_len, per_bin)
-    fed = np.minimum(sizes, rooms)  # with extra_tokens -1 a sequence's last token is only a target
-    values, whole = _end_to_end(sent, sizes), np.cumsum(sizes) - sizes  # all tokens; each sequence's start in them
+    num_written = np.minimum(sizes, rooms)  # with extra_tokens -1 a sequence's last token is only a target
+    values = _end_to_end(sent, sizes)  # all tokens
+    starts_in_values = np.cumsum(sizes) - sizes
     is_predicted = np.ones(len(values), np.bool_)
     if block.loss_mask is not None:
         is_predicted = _end_to_end(block.loss_mask, sizes) != 0
     if block.redactions is not None:
         is_predicted &= np.repeat(block.redactions == AS_IT_IS, sizes)
-    number_in_sequence = _ranges(fed)
-    # Where each token is written, and where in `values` it is read.
-    at, source = np.repeat(starts, fed) + number_in_sequence, np.repeat(whole, fed) + number_in_sequence
-    arrays["tokens"][at] = values[source]
-    arrays["positions"][at] = number_in_sequence
-    arrays["segment_ids"][at] = np.repeat(np.arange(len(sizes)) - first_of_bin + 1, fed)
-    has_next = number_in_sequence + 1 < np.repeat(sizes, fed)
-    arrays["targets"][at[has_next]] = values[source[has_next] + 1]
-    loss_mask[at[has_next]] = is_predicted[source[has_next] + 1]
+    number_in_sequence = _ranges(num_written)
+    target_index = np.repeat(starts, num_written) + number_in_sequence  # where each token is written
+    source_index = np.repeat(starts_in_values, num_written) + number_in_sequence  # where in `values` it is read
+    arrays["tokens"][target_index] = values[source_index]
+    arrays["positions"][target_index] = number_in_sequence
+    arrays["segment_ids"][target_index] = np.repeat(np.arange(len(sizes)) - first_of_bin + 1, num_written)
+    has_next = number_in_sequence + 1 < np.repeat(sizes, num_written)
+    arrays["targets"][target_index[has_next]] = values[source_index[has_next] + 1]
+    loss_mask[target_index[has_next]] = is_predicted[source_index[has_next] + 1]
 
 
 def _end_to_end(sent: SentTokens, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
     """Returns the values of all sequences end to end; `sizes` is the number of values of each."""
     values = np.empty(int(sizes.sum()), np.int32)
-    sent.gather_from(sizes, sizes, first_tokens=sent.firsts)(0, len(sizes), values, np.cumsum(sizes) - sizes)
+    sent.gather_from(sizes, sizes, first_tokens=sent.first_tokens)(0, len(sizes), values, np.cumsum(sizes) - sizes)
     return values
 
 

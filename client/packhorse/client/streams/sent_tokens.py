@@ -65,7 +65,7 @@ class SentTokens(TokensFromServer):
         values: the values of all entries: integers.
         starts: index in `values` at which each entry begins: int64 [S].
         sizes: number of values of each entry: int64 [S].
-        firsts: number in its whole sequence of each entry's first value: int64 [S].
+        first_tokens: number in its whole sequence of each entry's first value: int64 [S].
         whole_sizes: tokens of each entry's whole sequence: int64 [S].
     """
 
@@ -74,13 +74,13 @@ class SentTokens(TokensFromServer):
         values: NDArray[Any],
         starts: NDArray[np.int64],
         sizes: NDArray[np.int64],
-        firsts: NDArray[np.int64],
+        first_tokens: NDArray[np.int64],
         whole_sizes: NDArray[np.int64],
     ) -> None:
         self._values = values
         self._starts = starts
         self._sizes = sizes
-        self._firsts = firsts
+        self._first_tokens = first_tokens
         self._whole_sizes = whole_sizes
 
     def __len__(self) -> int:
@@ -93,9 +93,9 @@ class SentTokens(TokensFromServer):
         return self._sizes
 
     @property
-    def firsts(self) -> NDArray[np.int64]:
+    def first_tokens(self) -> NDArray[np.int64]:
         """Number in its whole sequence of each entry's first value: int64 [S]."""
-        return self._firsts
+        return self._first_tokens
 
     def by_entry(self) -> list[NDArray[Any]]:
         """Returns a view of each entry's values: a list of S arrays."""
@@ -105,7 +105,9 @@ class SentTokens(TokensFromServer):
     def part(self, first: int, last: int) -> "SentTokens":
         """Returns the entries [first, last), as views."""
         of = slice(first, last)
-        return SentTokens(self._values, self._starts[of], self._sizes[of], self._firsts[of], self._whole_sizes[of])
+        return SentTokens(
+            self._values, self._starts[of], self._sizes[of], self._first_tokens[of], self._whole_sizes[of]
+        )
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the lengths of the entries' whole sequences: int64 [S]."""
@@ -123,7 +125,7 @@ class SentTokens(TokensFromServer):
 
         `ids` are ignored: the caller must ask for all entries of the block, in their order.
         """
-        offsets = (0 if first_tokens is None else first_tokens) - self._firsts
+        offsets = (0 if first_tokens is None else first_tokens) - self._first_tokens
         if len(lengths) != len(self) or (offsets < 0).any() or (offsets + lengths > self._sizes).any():
             raise DamagedAnswerError("the tokens that came with the bins are fewer than their rooms hold")
         begins = self._starts + offsets
@@ -161,7 +163,7 @@ def joined_tokens(parts: "list[SentTokens]") -> SentTokens:
         np.concatenate([part._values for part in parts]),
         np.concatenate([part._starts + start for part, start in zip(parts, before, strict=False)]),
         np.concatenate([part._sizes for part in parts]),
-        np.concatenate([part._firsts for part in parts]),
+        np.concatenate([part._first_tokens for part in parts]),
         np.concatenate([part._whole_sizes for part in parts]),
     )
 
