@@ -4,7 +4,6 @@ Owns the flags and the output. Leaves the comparison to `packhorse.dataset`.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from packhorse.dataset import (
 )
 from packhorse.formats.left_out import left_out_text
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import Progress, show_progress
+from packhorse.jobs import Progress, available_cores, show_progress
 from packhorse.shelf import from_shelf, is_offered
 from packhorse.wire import tokens_fingerprint
 
@@ -204,7 +203,7 @@ def _compare_lengths(
         _OpenLengths(tokens, id_column, manifest.id_column or ""),
         order="pool" if source.knows_lengths else "id",
         sample=sample,
-        workers=workers or (1 if num_entries < _MANY_ENTRIES else os.cpu_count() or 1),
+        workers=workers or (1 if num_entries < _MANY_ENTRIES else available_cores()),
         progress=progress,
     )
 

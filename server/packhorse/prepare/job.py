@@ -19,7 +19,7 @@ from packhorse.dataset import (
     refuse_output,
 )
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import Execution, open_engine, show_progress
+from packhorse.jobs import Execution, available_cores, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.parameters import parameter
 from packhorse.prepare._append import continued, refuse_growth
@@ -243,4 +243,4 @@ def _refuse_holding(folder: Path, named: list[str], found: Found) -> None:
 
 def default_workers(num_rows: int) -> int:
     """Returns how many threads or processes are worth their start."""
-    return max(1, min(os.cpu_count() or 1, num_rows // _WORKER_ROWS, _MOST_WORKERS))
+    return max(1, min(available_cores(), num_rows // _WORKER_ROWS, _MOST_WORKERS))

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import absolute, as_path
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import Execution, Progress, open_engine
+from packhorse.jobs import Execution, Progress, available_cores, open_engine
 from packhorse.parameters import parameter
 from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock
 from packhorse.tokenize._output import prefix_paths
@@ -80,7 +80,7 @@ def _processes(execution: Execution, size_bytes: int, num_parts: int) -> tuple[i
     """
     if execution.engine == "ray":
         return 1, 1
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
     workers = max(1, min(workers, num_parts))
     return workers, None if workers == 1 else max(1, cores // workers)

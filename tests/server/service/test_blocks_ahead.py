@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from packhorse.server.base.machine import available_cores
+from packhorse.jobs import available_cores
 from packhorse.server.service.lanes import Lanes
 from packhorse.server.service.servicer import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, PackingServicer
 from packhorse.server.service.stream_limit import StreamLimit

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 import pytest
 from tests.waiting import time_with
 
-from packhorse.server.base.machine import Resources, memory_limit
+from packhorse.server.base.machine import Resources
 from packhorse.server.watching import connections as module
 from packhorse.server.watching.calls import Call
 from packhorse.server.watching.connections import FLOOD_BYTES_PER_SECOND, Connections
@@ -98,34 +98,6 @@ def test_a_unix_socket_has_connections_only(tmp_path):
             connections.listen(f"unix:{tmp_path}/s")
             connections.look()
     assert (connections.num_open, connections.num_without_request) == (1, 0)
-
-
-MACHINE = "MemTotal:       1024 kB\nMemFree:          12 kB\n"
-
-
-@pytest.mark.parametrize(
-    ("listed", "files", "expected"),
-    [
-        ("0::/\n", {"memory.max": "700000\n"}, 700_000),  # as a container sees itself
-        ("0::/\n", {"memory.max": "max\n"}, 1 << 20),
-        ("0::/a/b\n", {"a/memory.max": "500000\n", "a/b/memory.max": "max\n"}, 500_000),
-        ("0::/a/b\n", {"a/memory.max": "500000\n", "a/b/memory.max": "400000\n"}, 400_000),
-        ("7:memory:/pod\n", {"memory/pod/memory.limit_in_bytes": "300000\n"}, 300_000),
-        ("7:memory:/pod\n", {"memory/pod/memory.limit_in_bytes": "9223372036854771712\n"}, 1 << 20),
-        ("0::/\n", {"memory.max": "9999999\n"}, 1 << 20),  # more than there is
-        ("0::/\n", {"memory.max": "junk"}, 1 << 20),
-        ("", {}, 1 << 20),
-    ],
-)
-def test_the_smallest_limit_of_memory_counts(tmp_path, listed, files, expected):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert memory_limit(listed, MACHINE, tmp_path) == expected
-
-
-def test_where_the_system_says_nothing_there_is_no_limit(tmp_path):
-    assert memory_limit("", "", tmp_path) == 0
 
 
 def test_mapped_files_are_not_memory_of_its_own(tmp_path):

@@ -1,81 +1,23 @@
-"""Limits of the machine and container, and usage of this process: processors, memory and open files.
+"""What this process uses of the machine: processor time, memory and open files.
 
-Owns reading /proc and control groups. Leaves the metrics of these numbers to `watching.connections`, and the number of
-threads to `lanes`.
+Owns descriptors, and this process's numbers in /proc. Leaves the container's limits to `packhorse.jobs.control_groups`,
+the metrics of these numbers to `watching.process_metrics`, and the number of threads to `lanes`.
 """
 
 import errno
 import logging
-import math
 import os
 import resource
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_LOG = logging.getLogger(__name__)
+from packhorse.jobs import memory_limit
 
-MOUNT = Path("/sys/fs/cgroup")
-"""Where Linux mounts control groups."""
+_LOG = logging.getLogger(__name__)
 
 OWN_FILES = 128
 """Descriptors that the process itself needs, beside those for clients: libraries, datasets, what threads wait with."""
-
-_UNLIMITED_BYTES = 1 << 60
-"""A limit from here on means none: version 1 of control groups then writes a number near 2^63."""
-
-
-def available_cores() -> int:
-    """Returns how many processors this process may keep busy, at least 1.
-
-    That is the smaller of its affinity and its control groups' quotas. A quota of one and a half counts as two.
-
-    Example:
-        >>> 1 <= available_cores() <= (os.cpu_count() or 1)
-        True
-    """
-    if sys.platform != "linux":
-        return os.cpu_count() or 1
-    cores = len(os.sched_getaffinity(0))
-    quota = min(quotas(_text_of("/proc/self/cgroup"), MOUNT), default=math.inf)
-    return max(1, min(cores, math.ceil(quota) if math.isfinite(quota) else cores))
-
-
-def quotas(groups: str, root: Path) -> list[float]:
-    """Returns the quotas, in processors, of control groups and their parents.
-
-    Args:
-        groups: the text of /proc/self/cgroup.
-        root: the folder where control groups are mounted.
-    """
-    all_quotas = []
-    for version, folder in _folders_of(groups, "cpu", root):
-        if version == 2:
-            quota, _, period = _text_of(folder / "cpu.max").partition(" ")
-        else:
-            quota, period = (_text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-        try:
-            all_quotas.append(int(quota) / int(period))
-        except (ValueError, ZeroDivisionError):  # "max", or no file
-            continue
-    return [quota for quota in all_quotas if quota > 0]
-
-
-def memory_limit(groups: str, machine: str, root: Path) -> int:
-    """Returns how many bytes of memory this process and its control groups may have; 0 if unknown.
-
-    Args:
-        groups: the text of /proc/self/cgroup.
-        machine: the text of /proc/meminfo.
-        root: the folder where control groups are mounted.
-    """
-    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    limits = [_text_of(folder / names[version]).strip() for version, folder in _folders_of(groups, "memory", root)]
-    limits.extend(str(kilobytes << 10) for kilobytes in _kilobytes(machine, "MemTotal"))
-    numbers = (int(limit) for limit in limits if limit.isdecimal())
-    return min((number for number in numbers if 0 < number < _UNLIMITED_BYTES), default=0)
 
 
 def allow_descriptors(wanted: int) -> None:
@@ -139,43 +81,18 @@ class Resources:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return cls(
             processor_seconds=time.process_time(),
-            memory_bytes=sum(_kilobytes(_text_of("/proc/self/status"), "RssAnon", "RssShmem")) << 10,
-            memory_limit_bytes=memory_limit(_text_of("/proc/self/cgroup"), _text_of("/proc/meminfo"), MOUNT),
+            memory_bytes=_own_memory_bytes(),
+            memory_limit_bytes=memory_limit(),
             open_files=len(open_descriptors()),
             most_open_files=0 if soft == resource.RLIM_INFINITY else soft,
         )
 
 
-def _folders_of(listed: str, controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Yields the version (1 or 2) and the folder of each group that may limit a controller, such as "memory".
-
-    `listed` is the text of /proc/self/cgroup. A line is `NUMBER:CONTROLLERS:PATH`; version 2 has number 0 and one tree
-    for all controllers. In a container the path may not exist below the mount, so the root's folder comes first.
-    """
-    for line in listed.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0":
-            version, top = 2, root
-        elif controller in controllers.split(","):
-            version = 1
-            top = next((each for each in (root / controller, root / controllers) if each.is_dir()), root)
-        else:
-            continue
-        within = Path(path.lstrip("/"))
-        for folder in (top, *(top / part for part in (within, *within.parents) if part != Path(part.anchor or "."))):
-            yield version, folder
-
-
-def _text_of(path: Path | str) -> str:
-    """Returns the text of a file below /proc or /sys; empty if it cannot be read."""
+def _own_memory_bytes() -> int:
+    """Returns the memory of this process that is not of mapped files, from /proc; 0 if the system does not tell it."""
     try:
-        return Path(path).read_text()
+        lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
-        return ""
-
-
-def _kilobytes(text: str, *names: str) -> list[int]:
-    """Returns the sizes after some names in a text such as /proc/meminfo, in its order: `MemTotal: 123 kB` → 123."""
-    lines = (line.partition(":") for line in text.splitlines())
-    return [int(value.split()[0]) for name, _, value in lines if name in names]
+        return 0
+    found = (line.partition(":") for line in lines)  # RssAnon:	  123 kB
+    return sum(int(value.split()[0]) << 10 for name, _, value in found if name in ("RssAnon", "RssShmem"))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import Gauge, Histogram
 
-from packhorse.server.base.machine import available_cores
+from packhorse.jobs import available_cores
 from packhorse.server.base.time_slices import Pace, TimeSlices
 from packhorse.server.watching.metrics import Metrics
 

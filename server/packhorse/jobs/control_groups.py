@@ -1,0 +1,108 @@
+"""What a container lets this process use: the processors and the memory of its control groups.
+
+Owns reading control groups and files below /proc. Leaves what the process uses to `packhorse.server.base.machine`.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+MOUNT = Path("/sys/fs/cgroup")
+"""Where Linux mounts control groups."""
+
+OWN_GROUPS = Path("/proc/self/cgroup")
+"""Where Linux lists this process's control groups."""
+
+_UNLIMITED_BYTES = 1 << 60
+"""A limit from here on means none: version 1 of control groups then writes a number near 2^63."""
+
+
+def available_cores() -> int:
+    """Returns how many processors this process may keep busy, at least 1.
+
+    That is the smaller of its affinity and its control groups' quotas. A quota of one and a half counts as two.
+
+    Example:
+        >>> 1 <= available_cores() <= (os.cpu_count() or 1)
+        True
+    """
+    if sys.platform != "linux":
+        return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
+    quota = min(quotas(_text_of(OWN_GROUPS), MOUNT), default=math.inf)
+    return max(1, min(cores, math.ceil(quota) if math.isfinite(quota) else cores))
+
+
+def quotas(groups: str, root: Path) -> list[float]:
+    """Returns the quotas, in processors, of control groups and their parents.
+
+    Args:
+        groups: the text of /proc/self/cgroup.
+        root: the folder where control groups are mounted.
+    """
+    all_quotas = []
+    for version, folder in _folders_of(groups, "cpu", root):
+        if version == 2:
+            quota, _, period = _text_of(folder / "cpu.max").partition(" ")
+        else:
+            quota, period = (_text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        try:
+            all_quotas.append(int(quota) / int(period))
+        except (ValueError, ZeroDivisionError):  # "max", or no file
+            continue
+    return [quota for quota in all_quotas if quota > 0]
+
+
+def memory_limit() -> int:
+    """Returns how many bytes of memory this process and its control groups may have; 0 if unknown.
+
+    Example:
+        >>> memory_limit() >= 0
+        True
+    """
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [machine, *memory_limits(_text_of(OWN_GROUPS), MOUNT)]
+    return min((limit for limit in limits if 0 < limit < _UNLIMITED_BYTES), default=0)
+
+
+def memory_limits(groups: str, root: Path) -> list[int]:
+    """Returns the limits, in bytes, of control groups and their parents.
+
+    Args:
+        groups: the text of /proc/self/cgroup.
+        root: the folder where control groups are mounted.
+    """
+    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
+    limits = [_text_of(folder / names[version]).strip() for version, folder in _folders_of(groups, "memory", root)]
+    return [int(limit) for limit in limits if limit.isdecimal()]  # others are "max", or have no file
+
+
+def _text_of(path: Path) -> str:
+    """Returns the text of a file below /proc or /sys; empty if it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _folders_of(listed: str, controller: str, root: Path) -> Iterator[tuple[int, Path]]:
+    """Yields the version (1 or 2) and the folder of each group that may limit a controller, such as "memory".
+
+    `listed` is the text of /proc/self/cgroup. A line is `NUMBER:CONTROLLERS:PATH`; version 2 has number 0 and one tree
+    for all controllers. In a container the path may not exist below the mount, so the root's folder comes first.
+    """
+    for line in listed.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            version, top = 2, root
+        elif controller in controllers.split(","):
+            version = 1
+            top = next((each for each in (root / controller, root / controllers) if each.is_dir()), root)
+        else:
+            continue
+        within = Path(path.lstrip("/"))
+        for folder in (top, *(top / part for part in (within, *within.parents) if part != Path(part.anchor or "."))):
+            yield version, folder
