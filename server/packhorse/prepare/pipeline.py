@@ -143,6 +143,7 @@ def prepare_with_tokens(
     """Plans a dataset as `prepare` does, and puts its tokens into the same folder, so that it can be moved as a whole.
 
     Example:
+        >>> import tempfile
         >>> tokens = Path(tempfile.mkdtemp())
         >>> _ = [shutil.copy(f"corpus.{name}", tokens) for name in ("bin", "idx")]
         >>> plan = PlanOptions(max_seq_len=8)

@@ -23,6 +23,7 @@ def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
     """Compares the array files with their checksums, one thread for each; `open_prepared` has compared the other files.
 
     Example:
+        >>> from packhorse.dataset import open_prepared
         >>> from packhorse.jobs import show_progress
         >>> with show_progress(quiet=True) as progress:
         ...     verify_files(open_prepared("datasets/corpus", check_pool=False), progress)
