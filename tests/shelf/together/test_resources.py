@@ -16,7 +16,7 @@ from packhorse.analysis import context_lengths
 from packhorse.analysis.facts import costly_facts
 from packhorse.cli import main
 from packhorse.client import connect
-from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared, verify
+from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared
 from packhorse.epoch.assignment import Assignment
 from packhorse.prepare import Resource
 from packhorse.prepare._rewritten import refuse_rewritten
@@ -263,7 +263,7 @@ def test_verify_finds_a_sequence_that_takes_more_than_it_is_planned_as(tmp_path,
     assert result.exit_code == 0, result.output
     amounts = np.load(tmp_path / "set" / "resources.npy")
     amounts[17] += 3
-    real = verify.open_prepared
+    real = open_prepared
 
     def opened(path, **options):
         dataset = real(path, **options)
