@@ -5,12 +5,13 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 
 import pytest
 
 
 class Browser:
-    """One page. Collects what its console says and what it asks for."""
+    """One page at a time. Collects what its console says and what it asks for."""
 
     def __init__(self, profile):
         binary = shutil.which("chromium") or shutil.which("google-chrome")
@@ -42,10 +43,19 @@ class Browser:
         os.close(to_write)
         self._number, self._rest, self._session = 0, b"", None
         self.troubles, self.requests = [], []
-        (page,) = [t for t in self.ask("Target.getTargets")["targetInfos"] if t["type"] == "page"]
-        self._session = self.ask("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
+
+    @contextmanager
+    def page(self):
+        """This browser with an empty page, which shares nothing with the one before, until the end of the block."""
+        self.troubles, self.requests = [], []
+        context = self.ask("Target.createBrowserContext")["browserContextId"]
+        page = self.ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        self._session = self.ask("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
+        yield self
+        self._session = None
+        self.ask("Target.disposeBrowserContext", browserContextId=context)
 
     def ask(self, method, **params):
         self._number += 1
@@ -66,6 +76,8 @@ class Browser:
             self._rest += part
         message, _, self._rest = self._rest.partition(b"\0")
         event = json.loads(message)
+        if event.get("sessionId") != self._session:  # of a page before
+            return event
         match event.get("method"):
             case "Runtime.exceptionThrown" | "Log.entryAdded":
                 self.troubles.append(event["params"])

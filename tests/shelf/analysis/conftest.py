@@ -9,11 +9,17 @@ from tests.browser import Browser
 AXE = "axe-core@4.14.1"
 
 
-@pytest.fixture
-def browser(tmp_path):
-    browser = Browser(tmp_path / "profile")
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("browser") / "profile")
     yield browser
     browser.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    with chromium.page() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
