@@ -41,8 +41,8 @@ FAULTS = (
     Fault(
         "split tree: the cell after an offset",
         "server/packhorse/epoch/sources/_split_tree.py",
-        "return num + stratum + (item < offset), stratum",
-        "return num + stratum + (item <= offset), stratum",
+        "num += stratum + (item < offset)",
+        "num += stratum + (item <= offset)",
         "tests/epoch/sources/test_mixture.py",
     ),
     Fault(

@@ -42,13 +42,26 @@ _BITS = 59
 by less than 2^-59: a hundredth of a bin after 5 · 10^15 positions."""
 
 _MASK = 2**64 - 1
-# Columns of a split's state before its next cell: forced cells that are left; in the current stratum, the cells that
-# are over, the cells that begin in it, and the lesser's cell; and for the next stratum all that `_item` returns.
 _FORCED, _OFFSET, _LENGTH, _ITEM, _NEXT_LENGTH, _NEXT_ITEM, _NEXT_OVER = range(7)
-_WIDTH = 7
-_NO_ITEM = -2  # in _ITEM: the stratum has no cell for the lesser
+"""Columns of `SplitTree.state_at`: the fields of `_State`, in their order."""
+_NO_ITEM = -2  # a `_State.item`: the stratum has no cell for the lesser
 _U1, _U32, _LOW_32 = np.uint64(1), np.uint64(32), np.uint64(2**32 - 1)
 _OF_32_BITS = 2.0**-32
+
+
+class _Node(NamedTuple):
+    """A node of the Huffman tree that has no sibling yet. Nodes are ordered by their first two fields."""
+
+    weight: int
+    """Sum of the weights of the components below it."""
+    order: int
+    """Number of nodes made before it, which breaks ties."""
+    number: int
+    """Number of its split, or ~component."""
+    debt: int
+    """Sum of the debts of the components below it."""
+    cap: int
+    """The most bins that these components give; at most `NO_CAP`."""
 
 
 class _Split(NamedTuple):
@@ -71,6 +84,28 @@ class _Split(NamedTuple):
     """Number of first cells that are all the lesser's, because one bin or more was due to it."""
     caps: tuple[int, int]
     """The most bins that the lesser and the greater give."""
+
+
+class _State(NamedTuple):
+    """Where a split is before its next cell: all that `_mark` needs to go on from there, besides the stratum's number.
+
+    Kernels read it as a row of numbers, in the columns `_FORCED` to `_NEXT_OVER`.
+    """
+
+    forced: int
+    """Forced cells that are left."""
+    offset: int
+    """Cells of the current stratum that are over."""
+    length: int
+    """Cells that begin in the current stratum."""
+    item: int
+    """The lesser's cell in the current stratum, as `_item` returns it; or `_NO_ITEM`."""
+    next_length: int
+    """Cells that begin in the next stratum."""
+    next_item: int
+    """The lesser's cell in the next stratum."""
+    next_over: int
+    """Units between the end of the next stratum and the begin of the first cell that begins after it."""
 
 
 class SplitTree:
@@ -106,21 +141,27 @@ class SplitTree:
     def _grow(self, weights: Sequence[int], debts: Sequence[int], caps: Sequence[int] | None) -> int:
         """Makes the splits of the Huffman tree, and returns its root."""
         components = [c for c, weight in enumerate(weights) if (weight if caps is None else caps[c])]
-        # Entries are nodes as `_split_of` takes them: (weight, order, node, debt, cap). The order breaks ties.
         heap = [
-            (weights[c], order, ~c, debts[c], NO_CAP if caps is None else caps[c]) for order, c in enumerate(components)
+            _Node(weights[c], order, ~c, debts[c], NO_CAP if caps is None else caps[c])
+            for order, c in enumerate(components)
         ]
         heapq.heapify(heap)
         order = len(heap)
         while len(heap) > 1:
             lesser, greater = heapq.heappop(heap), heapq.heappop(heap)
             self._splits.append(_split_of(lesser, greater))
-            cap = min(lesser[4] + greater[4], NO_CAP)
-            node = (lesser[0] + greater[0], order, len(self._splits) - 1, lesser[3] + greater[3], cap)
-            heapq.heappush(heap, node)
+            merged = _Node(
+                weight=lesser.weight + greater.weight,
+                order=order,
+                number=len(self._splits) - 1,
+                debt=lesser.debt + greater.debt,
+                cap=min(lesser.cap + greater.cap, NO_CAP),
+            )
+            heapq.heappush(heap, merged)
             order += 1
-        self._paths = _paths(self._splits, heap[0][2])
-        return int(heap[0][2])
+        root = heap[0].number
+        self._paths = _paths(self._splits, root)
+        return int(root)
 
     def before(self, n: int) -> list[int]:
         """Returns the number of the first n positions that each component gets; n may be of any size."""
@@ -142,14 +183,14 @@ class SplitTree:
         """
         counts, cells, states = self._walk(n)
         strata = np.array([stratum & _MASK for stratum, _ in states], dtype=np.uint64)
-        table = np.array([state for _, state in states], dtype=np.int64).reshape(len(states), _WIDTH)
+        table = np.array([state for _, state in states], dtype=np.int64).reshape(len(states), len(_State._fields))
         rests = [
             [NO_CAP if cap >= NO_CAP else cap - num for cap, num in zip(split.caps, nums, strict=True)]
             for split, nums in zip(self._splits, cells, strict=True)
         ]
         return counts, table, strata, np.array(rests, dtype=np.int64).reshape(len(states), 2)
 
-    def _walk(self, n: int) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, tuple[int, ...]]]]:
+    def _walk(self, n: int) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, _State]]]:
         """Follows the first n positions down the tree.
 
         Returns:
@@ -158,7 +199,9 @@ class SplitTree:
         """
         counts = [0] * self._num_components
         cells = [(0, 0)] * len(self._splits)
-        states: list[tuple[int, tuple[int, ...]]] = [(0, ())] * len(self._splits)
+        states = [(0, _State(0, 0, 0, 0, 0, 0, 0))] * len(
+            self._splits
+        )  # each is replaced: the walk comes to every split
         pending = [(self._root, n)]
         while pending:
             node, m = pending.pop()
@@ -171,7 +214,7 @@ class SplitTree:
             pending += [(split.lesser, num), (split.greater, m - num)]
         return counts, cells, states
 
-    def _lessers(self, node: int, m: int) -> tuple[int, tuple[int, tuple[int, ...]]]:
+    def _lessers(self, node: int, m: int) -> tuple[int, tuple[int, _State]]:
         """Returns the lesser's number of the first m cells of a split, within caps, and (stratum, state) after them."""
         lesser_cap, greater_cap = self._splits[node].caps
         num, stratum, state = _state(self._splits[node], self.keys[node], m)
@@ -195,12 +238,12 @@ def _paths(splits: Sequence[_Split], root: int) -> dict[int, tuple[tuple[int, in
     return paths
 
 
-def _split_of(lesser: tuple[Any, ...], greater: tuple[Any, ...]) -> _Split:
-    """Returns the split of two nodes: (weight, order, node, debt, cap) each."""
-    part, whole = lesser[0], lesser[0] + greater[0]
+def _split_of(lesser: _Node, greater: _Node) -> _Split:
+    """Returns the split whose sides are two nodes."""
+    part, whole = lesser.weight, lesser.weight + greater.weight
     # The cells of this split come with the debt of both sides together, of which the lesser gets its share. So what is
     # due to it at first is its debt minus that share: owed / owed_of bins, a fraction of integers.
-    owed = lesser[3] * max(whole, 1) - part * (lesser[3] + greater[3])
+    owed = lesser.debt * max(whole, 1) - part * (lesser.debt + greater.debt)
     owed_of = max(whole, 1) * DEBT_UNITS
     if whole.bit_length() > _BITS:
         part, whole = max(part * 2**_BITS // whole, 1 if part else 0), 2**_BITS
@@ -211,20 +254,28 @@ def _split_of(lesser: tuple[Any, ...], greater: tuple[Any, ...]) -> _Split:
     # A forced cell adds `part` to the debt and pays a bin of it; as many are forced as bring it below one bin.
     forced = 0 if debt < whole else (debt - whole) // (whole - part) + 1
     debt += forced * (part - whole)
-    return _Split(lesser[2], greater[2], part, whole, debt, forced, (lesser[4], greater[4]))
+    return _Split(
+        lesser=lesser.number,
+        greater=greater.number,
+        part=part,
+        whole=whole,
+        debt=debt,
+        forced=forced,
+        caps=(lesser.cap, greater.cap),
+    )
 
 
-def _state(split: _Split, key: np.uint64, m: int) -> tuple[int, int, tuple[int, ...]]:
+def _state(split: _Split, key: np.uint64, m: int) -> tuple[int, int, _State]:
     """Returns the lesser's number of the first m cells, then the stratum and the state of the next cell."""
     part, whole, forced = split.part, split.whole, max(split.forced - m, 0)
     num, m = min(m, split.forced), max(m - split.forced, 0)
     if not part:
-        return num, 0, (forced, 0, NO_CAP, _NO_ITEM, NO_CAP, _NO_ITEM, 0)
+        return num, 0, _State(forced, 0, NO_CAP, _NO_ITEM, NO_CAP, _NO_ITEM, 0)
     due = split.debt + m * part
     if due < 0:  # the lesser has had too much: stratum 0 has not begun
         length = -(due // part)
-        following, next_length, next_over = _item(np.uint64(0), due + length * part, part, whole, key, -1, False)
-        return num, -1, (forced, 0, length, _NO_ITEM, next_length, following, next_over)
+        next_item, next_length, next_over = _item(np.uint64(0), due + length * part, part, whole, key, -1, False)
+        return num, -1, _State(forced, 0, length, _NO_ITEM, next_length, next_item, next_over)
     # The current stratum, its cells that are over, and the units between its begin and that of its first cell.
     stratum, offset = divmod(due, whole)
     offset, rest = divmod(offset, part)
@@ -236,8 +287,9 @@ def _state(split: _Split, key: np.uint64, m: int) -> tuple[int, int, tuple[int, 
         is_taken = over > 0 and item == length - 1
     item, length, over = _item(_word(stratum), rest, part, whole, key, -1 if stratum else cut, is_taken)
     is_taken = over > 0 and item == length - 1
-    following, next_length, next_over = _item(_word(stratum + 1), over, part, whole, key, -1, is_taken)
-    return num + stratum + (item < offset), stratum, (forced, offset, length, item, next_length, following, next_over)
+    next_item, next_length, next_over = _item(_word(stratum + 1), over, part, whole, key, -1, is_taken)
+    num += stratum + (item < offset)
+    return num, stratum, _State(forced, offset, length, item, next_length, next_item, next_over)
 
 
 def _word(stratum: int) -> np.uint64:
@@ -347,35 +399,35 @@ def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: 
         is_lesser[i] = i < first
     begin = first - state[_OFFSET]  # the stratum's begin, as an index of `is_lesser`; below 0 if it is before
     item, length = state[_ITEM], state[_LENGTH]
-    following, next_length, next_over = state[_NEXT_ITEM], state[_NEXT_LENGTH], state[_NEXT_OVER]
+    next_item, next_length, next_over = state[_NEXT_ITEM], state[_NEXT_LENGTH], state[_NEXT_OVER]
     least = max(whole // max(part, 1), 1)
     while begin < num:
         if item >= -1 and first <= begin + item < num:
             is_lesser[begin + item] = 1
         begin += length
-        if begin - 1 < num and following == -1:
+        if begin - 1 < num and next_item == -1:
             is_lesser[begin - 1] = 1
         stratum += _U1
-        item, length, over = following, next_length, next_over
+        item, length, over = next_item, next_length, next_over
         after = least if over + least * part >= whole else least + 1
         is_taken = over > 0 and item == length - 1
-        following, next_length, next_over = _chosen(
+        next_item, next_length, next_over = _chosen(
             stratum + _U1, over, part, whole, key, np.int64(-1), is_taken, np.int64(after)
         )
 
 
 @kernel_part
-def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
-    """Gives the cells of a side that has reached its cap to the other; `lesser` and `greater` are what caps leave."""
+def _cap(lesser_left: Any, greater_left: Any, is_lesser: Any) -> None:
+    """Gives the cells of a side that has reached its cap to the other; the first two are what caps leave each side."""
     for i in range(len(is_lesser)):
         if is_lesser[i]:
-            is_lesser[i] = lesser > 0
+            is_lesser[i] = lesser_left > 0
         else:
-            is_lesser[i] = greater == 0
+            is_lesser[i] = greater_left == 0
         if is_lesser[i]:
-            lesser -= 1
+            lesser_left -= 1
         else:
-            greater -= 1
+            greater_left -= 1
 
 
 @kernel_part
