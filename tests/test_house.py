@@ -31,10 +31,9 @@ LONG = {
 
 CLUSTERED = {
     "packhorse/epoch/plan_kernels.py": "the compiled loops over one plan",
-    "packhorse/packing/list_kernels.py": "the compiled loops of one family of packers",
+    "packhorse/packing/on_demand/list_kernels.py": "the compiled loops of one family of packers",
     "packhorse/prepare/_kernels.py": "the compiled loops of one pass over rows",
-    "packhorse/packing/list_packers.py": "functions under the names of one published package",
-    "packhorse/packing/vectors.py": "classes of sizes, their packer and its bound, which nothing else needs",
+    "packhorse/packing/seqpack.py": "functions under the names of one published package",
     "packhorse/packing/optimal/_rounding.py": "ways from fractions to whole bins, tried one after the other",
     "packhorse/dataset/files/toml_files.py": "text, fields and lines of one kind of file",
 }

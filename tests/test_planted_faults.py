@@ -96,14 +96,14 @@ FAULTS = (
     ),
     Fault(
         "cap: a bin with exactly enough room",
-        "server/packhorse/packing/vectors.py",
+        "server/packhorse/packing/budgets/vectors.py",
         "has_room = (self._rooms[:used] >= size).all(axis=1) & (self._num_bins[:used] > 0)",
         "has_room = (self._rooms[:used] > size).all(axis=1) & (self._num_bins[:used] > 0)",
         "tests/packing/test_vectors.py",
     ),
     Fault(
         "cap: a bin without room for the second budget",
-        "server/packhorse/packing/vectors.py",
+        "server/packhorse/packing/budgets/vectors.py",
         "copies = min(count, int((room[size > 0] // size[size > 0]).min()))",
         "copies = min(count, int(room[0] // size[0]))",
         "tests/packing/test_vectors.py",

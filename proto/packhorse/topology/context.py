@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import isqrt
+from typing import NamedTuple
 
 from packhorse.parameters import parameter
 from packhorse.topology.choices import checked_integer
@@ -136,8 +137,8 @@ class ContextRule:
         """
         if sum(rooms) > self.max_seq_len:
             raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
-        parts = [(ranks, indices) for ranks, _, indices in self._parts(rooms)]
-        if sum(ranks for ranks, _ in parts) > self.max_context_parallel:
+        parts = [(part.num_ranks, part.indices) for part in self._parts(rooms)]
+        if sum(num_ranks for num_ranks, _ in parts) > self.max_context_parallel:
             parts = [(self.max_context_parallel, list(range(len(rooms))))]
         return _side_by_side(parts)
 
@@ -214,47 +215,66 @@ class ContextRule:
         Raises:
             ValueError: a room is over `max_seq_len`.
         """
-        steps: list[list[tuple[int, int, list[int]]]] = []
+        steps: list[list[_Part]] = []
         free = 0
         for part in sorted(self._parts(rooms), reverse=True):
             if not free:
                 steps.append([])
                 free = self.max_context_parallel
             steps[-1].append(part)
-            free -= part[0]
+            free -= part.num_ranks
         while free:  # it is a multiple of the smallest part's number of ranks, so some part can always be doubled
             last = steps[-1]
-            at = max((i for i, part in enumerate(last) if part[0] <= free), key=lambda i: last[i][1] / last[i][0])
-            ranks, cost, indices = last[at]
-            last[at] = (2 * ranks, cost, indices)
-            free -= ranks
-        return [_side_by_side([(ranks, indices) for ranks, _, indices in sorted(step, reverse=True)]) for step in steps]
+            doubled = max(
+                (at for at, part in enumerate(last) if part.num_ranks <= free),
+                key=lambda at: last[at].cost / last[at].num_ranks,
+            )
+            free -= last[doubled].num_ranks
+            last[doubled] = last[doubled]._replace(num_ranks=2 * last[doubled].num_ranks)
+        return [
+            _side_by_side([(part.num_ranks, part.indices) for part in sorted(step, reverse=True)]) for step in steps
+        ]
 
-    def _parts(self, rooms: Sequence[int]) -> list[tuple[int, int, list[int]]]:
-        """Packs sequences into any number of parts: (number of ranks, cost, indices) each, by descending ranks."""
+    def _parts(self, rooms: Sequence[int]) -> "list[_Part]":
+        """Packs sequences into any number of parts, by descending number of ranks."""
         self._check(rooms)
-        parts: list[tuple[int, int, list[int]]] = []
-        # What each part has left, ascending: (longest room that fits, tokens, cost, number of ranks, index in `parts`).
+        nums_ranks: list[int] = []  # of each part
+        members: list[list[int]] = []  # of each part: the indices of its sequences
+        # What each part has left, ascending: (longest room that fits, tokens, cost, number of ranks, number of part).
         left: list[tuple[int, int, int, int, int]] = []
         for index in _longest_first(rooms):
             room = rooms[index]
             at = bisect_left(left, (room,))
             if at == len(left):
-                ranks, number = self.num_ranks(room), len(parts)
+                ranks, number = self.num_ranks(room), len(members)
                 tokens, cost = ranks * self.tokens_per_rank, ranks * self.cost_per_rank
-                parts.append((ranks, 0, []))
+                nums_ranks.append(ranks)
+                members.append([])
             else:
                 _, tokens, cost, ranks, number = left.pop(at)
-            parts[number][2].append(index)
-            parts[number] = (ranks, parts[number][1] + self.cost(room), parts[number][2])
+            members[number].append(index)
             tokens, cost = tokens - room, cost - self.cost(room)
             insort(left, (self.fits(tokens, cost), tokens, cost, ranks, number))
-        return parts
+        return [
+            _Part(ranks, sum(self.cost(rooms[index]) for index in indices), indices)
+            for ranks, indices in zip(nums_ranks, members, strict=True)
+        ]
 
     def _check(self, rooms: Sequence[int]) -> None:
         """Raises a ValueError if a room is over `max_seq_len`."""
         if max(rooms, default=0) > self.max_seq_len:
             raise ValueError(f"a sequence of {max(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
+
+
+class _Part(NamedTuple):
+    """Sequences that some ranks compute together, before it is known which ranks; ordered by its fields."""
+
+    num_ranks: int
+    """Number of these ranks."""
+    cost: int
+    """Sum of the sequences' costs."""
+    indices: list[int]
+    """Indices of the sequences, by descending room."""
 
 
 def _longest_first(rooms: Sequence[int]) -> list[int]:

@@ -7,12 +7,18 @@ modules are loaded when a name is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from packhorse.packing.best_fit import fill_decreasing, spread_decreasing
+from packhorse.packing.best_fit import fill_decreasing
 from packhorse.packing.bounds import check_certificate, lower_bound
+from packhorse.packing.budgets.size_classes import SizeClasses, distinct_rows
+from packhorse.packing.budgets.vectors import pack_classes, vector_bound
 from packhorse.packing.context import pack_context
 from packhorse.packing.counts import MAX_SEQ_LEN
 from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
-from packhorse.packing.list_packers import (
+from packhorse.packing.on_demand.sequences import PackedSequences, pack_sequences, pack_sizes
+from packhorse.packing.plan import DualCertificate, PackingPlan, Template, canonical_templates, counts_of_templates
+from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
+from packhorse.packing.rooms import checked_rule, rooms_of_lengths
+from packhorse.packing.seqpack import (
     greedy_pack_sequences,
     heap_pack_sequences,
     pack_length_histogram,
@@ -20,12 +26,8 @@ from packhorse.packing.list_packers import (
     seed_from_components,
     shuffle_bins,
 )
-from packhorse.packing.on_demand.sequences import PackedSequences, pack_sequences, pack_sizes
-from packhorse.packing.plan import DualCertificate, PackingPlan, Template, canonical_templates, counts_of_templates
-from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
-from packhorse.packing.rooms import checked_rule, rooms_of_lengths
+from packhorse.packing.spreading import spread_decreasing
 from packhorse.packing.stats import PackingStats
-from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
 
 if TYPE_CHECKING:
     from packhorse.packing.compile import compile_kernels

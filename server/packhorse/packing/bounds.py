@@ -67,14 +67,15 @@ def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> 
     thresholds = lengths[num_long:]
     if not len(thresholds):
         return int(counts_before[-1])
-    first_mid = np.searchsorted(-lengths, -(capacity - thresholds), side="left")  # lengths <= capacity - a
-    first_mid = np.minimum(first_mid, num_long)
-    last_short = np.searchsorted(-lengths, -thresholds, side="right")  # lengths >= a
+    # Number of lengths that fit beside no counted short one, and number of lengths that are counted.
+    num_longest = np.searchsorted(-lengths, -(capacity - thresholds), side="left")  # lengths > capacity - a
+    num_longest = np.minimum(num_longest, num_long)
+    num_counted = np.searchsorted(-lengths, -thresholds, side="right")  # lengths >= a
     # For each threshold: the tokens of the long sequences that leave at least a, the room that these leave, and the
     # tokens of short lengths of at least a that exceed this room.
-    long_tokens = tokens_before[num_long] - tokens_before[first_mid]
-    room = (counts_before[num_long] - counts_before[first_mid]) * capacity - long_tokens
-    excess = tokens_before[last_short] - tokens_before[num_long] - room
+    long_tokens = tokens_before[num_long] - tokens_before[num_longest]
+    room = (counts_before[num_long] - counts_before[num_longest]) * capacity - long_tokens
+    excess = tokens_before[num_counted] - tokens_before[num_long] - room
     return int(counts_before[num_long] + max(0, *(-(-excess // capacity)).tolist()))
 
 

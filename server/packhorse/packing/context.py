@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.counts import checked_counts
@@ -17,9 +18,25 @@ from packhorse.topology import ContextRule
 
 _Content = tuple[tuple[int, int], ...]
 """What a part holds: (room in tokens, number of sequences) by descending room."""
-_Alike = tuple[int, int, int, int, int, int, _Content]
-"""Equal parts: (longest room that still fits, tokens left, cost left, ranks of each part, stamp, number of parts,
-content). The stamp, counted up, makes tuples distinct and orders equal ones by age."""
+
+
+class _EqualParts(NamedTuple):
+    """Parts with equal contents. They are ordered by their fields, of which the first four may be equal."""
+
+    longest_fitting: int
+    """The longest room that still fits each part."""
+    tokens: int
+    """Tokens that each part has left."""
+    cost: int
+    """Cost that each part has left."""
+    num_ranks: int
+    """Ranks of each part."""
+    stamp: int
+    """Counted up, so it is distinct and orders parts by age."""
+    num_parts: int
+    """Number of these parts."""
+    content: _Content
+    """Content of each part."""
 
 
 def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
@@ -50,26 +67,26 @@ def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
     )
 
 
-def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_Alike]:
+def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_EqualParts]:
     """Packs (room, count) pairs by descending room into parts, the same ones as `ContextRule.lay_out`.
 
     That packs one sequence after another. But the part that took a sequence is the best fit for the next one of the
     same room too, so here all sequences of a room go into all equal parts at once.
     """
     shortest = pairs[-1][0] if pairs else 0
-    left: list[_Alike] = []  # ascending; parts that the shortest room still fits
-    closed: list[_Alike] = []
+    left: list[_EqualParts] = []  # ascending; parts that the shortest room still fits
+    closed: list[_EqualParts] = []
     stamp = 0
 
     def put(tokens: int, cost: int, ranks: int, num_parts: int, content: _Content) -> None:
         """Adds equal parts to `left` or `closed`; each has `tokens` and `cost` left."""
         nonlocal stamp
         stamp += 1
-        alike = (rule.fits(tokens, cost), tokens, cost, ranks, stamp, num_parts, content)
-        if alike[0] < shortest:
-            closed.append(alike)
+        parts = _EqualParts(rule.fits(tokens, cost), tokens, cost, ranks, stamp, num_parts, content)
+        if parts.longest_fitting < shortest:
+            closed.append(parts)
         else:
-            insort(left, alike)
+            insort(left, parts)
 
     for room, count in pairs:
         own_cost = rule.cost(room)
@@ -96,7 +113,7 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_Alike]:
     return [*closed, *left]
 
 
-def _bins(parts: list[_Alike], rule: ContextRule) -> Counter[Template]:
+def _bins(parts: list[_EqualParts], rule: ContextRule) -> Counter[Template]:
     """Fills bins with parts, those on the most ranks first, so that each begins at a multiple of its ranks."""
     bins: Counter[Template] = Counter()
     held: Counter[int] = Counter()
@@ -128,10 +145,10 @@ def _bins(parts: list[_Alike], rule: ContextRule) -> Counter[Template]:
     return bins
 
 
-def _by_cost(parts: list[_Alike]) -> Iterator[tuple[int, int, _Content]]:
+def _by_cost(parts: list[_EqualParts]) -> Iterator[tuple[int, int, _Content]]:
     """Yields (ranks of each part, number of parts, content): most ranks first, and of these the costliest first."""
-    for _, _, _, ranks, _, num_parts, content in sorted(parts, key=lambda part: (-part[3], part[2], part[6])):
-        yield ranks, num_parts, content
+    for each in sorted(parts, key=lambda each: (-each.num_ranks, each.cost, each.content)):
+        yield each.num_ranks, each.num_parts, each.content
 
 
 def _template(held: Mapping[int, int]) -> Template:

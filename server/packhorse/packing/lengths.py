@@ -205,7 +205,7 @@ def sorted_indices(values: NDArray[np.int64]) -> NDArray[np.int64]:
     most = int(values.max())
     if most >= max(_SPARSE, 4 * len(values)):
         return values.argsort(kind="stable")
-    from packhorse.packing.list_kernels import count_values  # needs Numba, which packing histograms do not
+    from packhorse.packing.on_demand.list_kernels import count_values  # needs Numba, which packing histograms do not
 
     _, order = count_values(values, most + 1)
     return order

@@ -1,6 +1,6 @@
 """Plans: templates with their multiplicities, and the facts that follow from them.
 
-Owns `PackingPlan`, `Packing` (what a packer returns, from which a plan is made), the proof of a bound, and the
+Owns `PackingPlan`, `PackerResult` (what a packer returns, from which a plan is made), the proof of a bound, and the
 canonical order of templates. Leaves choosing templates to the packers of `registry`, the check of counts to `counts`,
 and computing and checking bounds to `bounds`.
 """
@@ -35,7 +35,7 @@ Template = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packing:
+class PackerResult:
     """The result of a packer."""
 
     templates: Counter[Template]

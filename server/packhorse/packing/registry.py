@@ -1,7 +1,7 @@
 """The packers of a histogram by name, what "auto" chooses, and `pack_histogram`, which runs one.
 
-Leaves packing itself to `best_fit`, `optimal` and, on the shelf, `packhorse.reference_packers`; and the packers of a
-list in `LIST_ONLY` to `list_packers`.
+Leaves packing itself to `best_fit`, `spreading`, `optimal` and, on the shelf, `packhorse.reference_packers`; and the
+packers of a list in `LIST_ONLY` to `on_demand/list_packers`.
 """
 
 import time
@@ -9,22 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from packhorse.packing.best_fit import (
-    balanced,
-    best_fit_decreasing,
-    first_plan,
-    is_near,
-    worst_fit_batched,
-    worst_fit_decreasing,
-)
+from packhorse.packing.best_fit import best_fit_decreasing, worst_fit_batched
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.counts import checked_counts
-from packhorse.packing.plan import Packing, PackingPlan, Template
+from packhorse.packing.first_plan import first_plan, is_near
+from packhorse.packing.plan import PackerResult, PackingPlan, Template
 from packhorse.packing.rooms import checked_rule, rooms_of_counts
+from packhorse.packing.spreading import balanced, worst_fit_decreasing
 from packhorse.parameters import parameter
 from packhorse.shelf import from_shelf, is_offered
 
-Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
+Packer = Callable[[list[tuple[int, int]], int, int, float], PackerResult]
 """A function of (checked (length, count) pairs by descending length, a bin's capacity in tokens, the most sequences in
 a bin, time limit in seconds)."""
 
@@ -40,11 +35,11 @@ grows with their square."""
 
 
 def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
-    """Returns a packer without a time limit or a bound of its own, made of a function of `best_fit`."""
-    return lambda pairs, capacity, limit, _: Packing(templates=pack(pairs, capacity, limit), algorithm=name)
+    """Returns a packer without a time limit or a bound of its own, made of a function such as `best_fit_decreasing`."""
+    return lambda pairs, capacity, limit, _: PackerResult(templates=pack(pairs, capacity, limit), algorithm=name)
 
 
-def _reference(name: str) -> Packer:
+def _from_shelf(name: str) -> Packer:
     """Returns a packer of the shelf. Its package is loaded when it packs, because that package imports this one."""
 
     def pack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
@@ -53,13 +48,13 @@ def _reference(name: str) -> Packer:
     return _plain(name, pack)
 
 
-def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
+def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> PackerResult:
     """Packs by column generation, which starts with `first_plan` and never makes it worse."""
-    packing = _improved(first_plan(pairs, capacity, limit), pairs, capacity, limit, time_limit_seconds)
+    packing = _improve(first_plan(pairs, capacity, limit), pairs, capacity, limit, time_limit_seconds)
     return replace(packing, algorithm="optimal")
 
 
-def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
+def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> PackerResult:
     """Packs as `first_plan`; if this is not near the bound, improves it by column generation.
 
     If the plan then still has bins above the bound, and there are few lengths, tries the balanced packer too.
@@ -68,7 +63,7 @@ def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_se
     if is_near(start):
         return start
     try:
-        plan = _improved(start, pairs, capacity, limit, time_limit_seconds, _PATIENCE_OF_AUTO)
+        plan = _improve(start, pairs, capacity, limit, time_limit_seconds, _PATIENCE_OF_AUTO)
     except ImportError as error:
         plan = replace(start, note=str(error))
     if plan.templates.total() > plan.lower_bound and len(pairs) <= _FEW_LENGTHS:
@@ -78,14 +73,14 @@ def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_se
     return plan
 
 
-def _improved(
-    start: Packing,
+def _improve(
+    start: PackerResult,
     pairs: list[tuple[int, int]],
     capacity: int,
     limit: int,
     time_limit_seconds: float,
     patience: float = 1.0,
-) -> Packing:
+) -> PackerResult:
     """Improves the plan `start` by column generation; raises an ImportError that names the extra if it is missing."""
     try:
         from packhorse.packing.optimal.column_generation import (
@@ -98,7 +93,7 @@ def _improved(
     return improve(pairs, capacity, limit, start, time_limit_seconds, patience)
 
 
-_REFERENCE = ("first-fit", "greedy-knapsack", "length-sorted", "longest-pack-first", "shortest-pack-first")
+_ON_SHELF = ("first-fit", "greedy-knapsack", "length-sorted", "longest-pack-first", "shortest-pack-first")
 """Names of packers of the shelf. `PACKERS` has them only if their package is installed."""
 
 PACKERS: dict[str, Packer] = {
@@ -107,7 +102,7 @@ PACKERS: dict[str, Packer] = {
     "optimal": _optimal,
     "worst-fit": _plain("worst-fit", worst_fit_decreasing),
     "worst-fit-batched": _plain("worst-fit-batched", worst_fit_batched),
-    **({name: _reference(name) for name in _REFERENCE} if is_offered("reference_packers") else {}),
+    **({name: _from_shelf(name) for name in _ON_SHELF} if is_offered("reference_packers") else {}),
 }
 """Name → packer of a histogram. All pack by descending length."""
 

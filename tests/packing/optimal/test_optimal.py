@@ -192,7 +192,7 @@ def test_the_limit_of_work_ends_every_run_at_the_same_plan(monkeypatch):
 
 def test_every_packer_of_the_registry_is_called(monkeypatch):
     for name in registry.PACKERS:
-        made = registry.Packing(templates=Counter({(3,): 7}), algorithm=name)
+        made = registry.PackerResult(templates=Counter({(3,): 7}), algorithm=name)
         monkeypatch.setitem(registry.PACKERS, name, lambda *_, made=made: made)
         assert pack_histogram({3: 7}, 8, algorithm=name).templates is made.templates
 
@@ -220,7 +220,7 @@ def test_auto_stays_with_best_fit_where_that_is_near_the_bound(monkeypatch):
     def never(*_):
         raise AssertionError("auto went on though best-fit was near the bound")
 
-    monkeypatch.setattr(registry, "_improved", never)
+    monkeypatch.setattr(registry, "_improve", never)
     plan = pack_histogram({600: 10**6, 400: 10**6 + 3}, 1000)
     assert (plan.algorithm, plan.cut_off, plan.note) == ("best-fit", False, "")
     # Best-fit takes a bin too many for the short ones: one in 20,000 is 0.005 %.

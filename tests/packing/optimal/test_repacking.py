@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from tests.packing.exhaustive import small_problems
 
 from packhorse.packing import pack_histogram
-from packhorse.packing.best_fit import first_plan
 from packhorse.packing.counts import checked_counts
+from packhorse.packing.first_plan import first_plan
 from packhorse.packing.optimal._budget import Budget, OutOfWorkError
 from packhorse.packing.optimal.repacking import Repacking
 

@@ -1,7 +1,7 @@
 """`pack_sequences` and `pack_sizes`: from a list of lengths, or of sizes, to bins of indices.
 
 Owns `PackedSequences`, and the step from a plan by length to the indices of sequences, in O(S). Leaves plans to
-`registry` and `vectors`, and packing in a given order to `list_packers`.
+`registry` and `budgets/vectors`, and packing in a given order to `list_packers`.
 
 Shape letters: S sequences, D distinct lengths, N bins, d dimensions of a size.
 """
@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.packing.budgets.size_classes import SizeClasses, distinct_rows
+from packhorse.packing.budgets.vectors import pack_classes
 from packhorse.packing.lengths import checked_lengths, sorted_by_value
-from packhorse.packing.list_packers import collector_paused, first_fit, in_bins, next_fit, split_bins
+from packhorse.packing.on_demand.list_packers import collector_paused, first_fit, in_bins, next_fit, split_bins
 from packhorse.packing.plan import Template, canonical_templates
 from packhorse.packing.registry import (
     DEFAULT_TIME_LIMIT_SECONDS,
@@ -25,7 +27,6 @@ from packhorse.packing.registry import (
 )
 from packhorse.packing.rooms import checked_rule, rooms_of_lengths
 from packhorse.packing.stats import PackingStats
-from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes
 from packhorse.topology import checked_integer
 
 
@@ -185,7 +186,7 @@ def _drawn(
     Returns:
         The indices bin after bin, int64 [S], and the bins' exclusive ends, int64 [N].
     """
-    from packhorse.packing.list_kernels import draw_templates, shuffle_pools
+    from packhorse.packing.on_demand.list_kernels import draw_templates, shuffle_pools
 
     if seed is not None:
         shuffle_pools(order, np.cumsum(counts), np.uint64(seed))

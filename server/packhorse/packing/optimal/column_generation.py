@@ -4,20 +4,16 @@ The master problem says how often to use each known bin, and gives every length 
 worth more than they cost, and these become known too. When there are none, the prices prove a bound, and the solution
 is rounded to whole bins.
 
-Owns this loop, what it proves, when it stops, the coarse problems that come before it, and the order of all searches
-(`improve`). Leaves their steps to `_master`, `_pricing`, `_rounding` and `repacking`, and checking proofs to `bounds`.
-Needs HiGHS and Numba, so `registry` imports it only when it runs it.
-
-A coarse problem has a few classes of neighbouring lengths in place of many lengths. A plan for lengths rounded up to
-the longest of their class is also a plan for the lengths themselves. A bound for lengths rounded down to the shortest
-of their class is also a bound for them.
+Owns this loop, what it proves, when it stops, and the order of all searches (`improve`). Leaves their steps to
+`_master`, `_pricing`, `_rounding` and `repacking`, the coarse problems that come first to `_coarse`, and checking
+proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it runs it.
 
 Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutting-stock problem", Operations Research
 9 (1961) and 11 (1963).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil, gcd, inf
@@ -26,13 +22,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.best_fit import NEAR_GAP, first_plan
+from packhorse.packing.first_plan import NEAR_GAP, first_plan
 from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing.optimal._coarse import coarse_classes, refined, rounded
 from packhorse.packing.optimal._master import Column, Master
 from packhorse.packing.optimal._pricing import Pricing, price
 from packhorse.packing.optimal._rounding import Packed, dive, enumerate_bins, round_down, solve_whole
 from packhorse.packing.optimal.repacking import MOST_SEQUENCES, Repacking
-from packhorse.packing.plan import DualCertificate, Packing, Template, canonical_templates
+from packhorse.packing.plan import DualCertificate, PackerResult, Template
 
 _COLUMNS_PER_ROUND = 60
 """Bins added in a round: for each of so many lengths, the best bin that holds it. Twice as many were slower."""
@@ -69,7 +66,7 @@ class _Search:
     units, `pairs`, `max_seq_len` and `best` in tokens.
     """
 
-    def __init__(self, pairs: list[tuple[int, int]], capacity: int, limit: int, start: Packing) -> None:
+    def __init__(self, pairs: list[tuple[int, int]], capacity: int, limit: int, start: PackerResult) -> None:
         self.divisor = gcd(*(length for length, _ in pairs)) or 1
         self.pairs = pairs
         self.max_seq_len = capacity
@@ -88,7 +85,7 @@ class _Search:
         """Returns a `Packed` of this problem without any bin."""
         return Packed(self.lengths, self.counts, self.capacity, self.limit)
 
-    def offer(self, templates: Counter[Template]) -> None:
+    def keep_divided(self, templates: Counter[Template]) -> None:
         """Keeps a plan whose lengths are divided, if it has fewer bins than the best."""
         self.keep(Counter({tuple(n * self.divisor for n in template): times for template, times in templates.items()}))
 
@@ -111,23 +108,23 @@ class _Search:
                 self._repacking.search(self.bound, lent)
         finally:
             if self._repacking.num_bins < self.num_bins:
-                self.offer(self._repacking.templates())
+                self.keep_divided(self._repacking.templates())
 
     @property
     def is_small(self) -> bool:
         """Whether there are so few sequences, and the gap is so large, that repacking pays."""
         return sum(self.counts) <= MOST_SEQUENCES and self.gap > NEAR_GAP
 
-    def prove(self, pricing: Pricing) -> None:
+    def keep_bound_of(self, pricing: Pricing) -> None:
         """Keeps the bound that a pricing proves, if it is better than the best."""
         prices = {
             length: worth for (length, _), worth in zip(self.pairs, pricing.prices.tolist(), strict=True) if worth
         }
         if not prices:
             return
-        self.trust(DualCertificate(prices=prices, bin_worth=pricing.best_worth))
+        self.keep_certificate(DualCertificate(prices=prices, bin_worth=pricing.best_worth))
 
-    def trust(self, certificate: DualCertificate) -> None:
+    def keep_certificate(self, certificate: DualCertificate) -> None:
         """Keeps a certificate, if it proves a better bound than the best."""
         bound = certificate.bound(dict(self.pairs))
         if bound > self.bound:
@@ -148,10 +145,10 @@ def improve(
     pairs: list[tuple[int, int]],
     capacity: int,
     limit: int,
-    start: Packing,
+    start: PackerResult,
     time_limit_seconds: float,
     patience: float = 1.0,
-) -> Packing:
+) -> PackerResult:
     """Improves a plan until it is proven optimal, no search is left to try, or the budget is spent.
 
     Args:
@@ -184,7 +181,7 @@ def improve(
         if (seconds := budget.seconds_of_all()) < inf:
             note += f"; all its work takes at most about {max(seconds, time_limit_seconds):.2g} s"
     left = search.num_bins - search.bound
-    return Packing(
+    return PackerResult(
         templates=search.best,
         algorithm="optimal" if search.num_bins < start.templates.total() else start.algorithm,
         lower_bound=search.bound,
@@ -229,7 +226,7 @@ def _solve_coarsely(search: _Search, budget: Budget) -> None:
         if lower.certificate:
             worth = lower.certificate.prices
             prices = {length: worth[part[-1][0]] for part in parts for length, _ in part if part[-1][0] in worth}
-            search.trust(DualCertificate(prices=prices, bin_worth=lower.certificate.bin_worth))
+            search.keep_certificate(DualCertificate(prices=prices, bin_worth=lower.certificate.bin_worth))
 
 
 def _coarse_search(search: _Search, parts: list[list[tuple[int, int]]], direction: Literal["up", "down"]) -> _Search:
@@ -259,7 +256,7 @@ def _run(search: _Search, budget: Budget) -> None:
         return
     packed = search.packed()
     round_down(packed, master.columns, uses, master.scale)
-    search.offer(packed.completed())
+    search.keep_divided(packed.completed())
     if search.done:
         return
     if isinstance(ended, OutOfTimeError):
@@ -268,7 +265,7 @@ def _run(search: _Search, budget: Budget) -> None:
     try:
         dive(master, packed, budget)
     finally:  # an error comes between two bins, so what is packed by then is a valid plan
-        search.offer(packed.completed())
+        search.keep_divided(packed.completed())
     if not search.done:
         _branch(search, left_after_rounding, budget)
     if ended:
@@ -298,7 +295,7 @@ def _rounds(search: _Search, master: Master, budget: Budget) -> Iterator[list[fl
         # Integer prices make pricing exact, so its bound holds even if the solver's solution is not exact.
         prices = np.floor(np.minimum(master.prices, 1.0) * scale).astype(np.int64)
         pricing = price(lengths, prices, search.capacity, search.limit, budget)
-        search.prove(pricing)
+        search.keep_bound_of(pricing)
         value = master.num_bins
         if ceil(value * (1 - 1e-12) - 1e-6) <= search.bound or value - search.bound <= _LP_TOLERANCE * value:
             return
@@ -327,77 +324,4 @@ def _branch(search: _Search, left_after_rounding: Packed, budget: Budget) -> Non
         search.is_exhausted = is_best and not packed.templates
         for column, use in zip(columns, uses or [], strict=False):
             packed.use_trimmed(column, int(use))
-        search.offer(packed.completed())
-
-
-def coarse_classes(pairs: Sequence[tuple[int, int]], most: int) -> list[list[tuple[int, int]]]:
-    """Divides (length, count) pairs by descending length into at most `most` classes of neighbours.
-
-    Rounding up to the longest of a class adds tokens. A bisection finds the least limit of added tokens in a class that
-    gives at most `most` classes.
-    """
-    too_small, enough = -1, pairs[0][0] * sum(count for _, count in pairs)
-    while enough - too_small > 1:
-        middle = (too_small + enough) // 2
-        if len(_divided(pairs, middle)) <= most:
-            enough = middle
-        else:
-            too_small = middle
-    return _divided(pairs, enough)
-
-
-def rounded(parts: Sequence[Sequence[tuple[int, int]]], direction: Literal["up", "down"]) -> list[tuple[int, int]]:
-    """Returns (length, count) of each class: its longest ("up") or shortest ("down") length, all its sequences."""
-    index = 0 if direction == "up" else -1
-    return [(part[index][0], sum(count for _, count in part)) for part in parts]
-
-
-def refined(templates: Mapping[Template, int], parts: Sequence[Sequence[tuple[int, int]]]) -> Counter[Template]:
-    """Returns a plan of the lengths themselves, from a plan of the lengths rounded up to the longest of their class.
-
-    The longest of a class go first. Bins of a template take equal contents as long as the counts allow.
-    """
-    left = {part[0][0]: [list(pair) for pair in reversed(part)] for part in parts}  # the longest at the end
-    refined: Counter[Template] = Counter()
-    for template, multiplicity in canonical_templates(templates):
-        copies_of = Counter(template)
-        while multiplicity:
-            times = min(multiplicity, *(left[length][-1][1] // copies for length, copies in copies_of.items()))
-            times = max(times, 1)  # 0 if a length's rest is too small for a bin, which then gets two lengths of a class
-            content: list[int] = []
-            for length, copies in copies_of.items():
-                content += _taken(left[length], copies, times)
-            refined[tuple(content)] += times
-            multiplicity -= times
-    return refined
-
-
-def _taken(left: list[list[int]], copies: int, times: int) -> list[int]:
-    """Takes `copies` sequences for each of `times` equal bins off `left`; returns the lengths for one bin.
-
-    `left` has [length, count] of a class by ascending length.
-    """
-    lengths: list[int] = []
-    while copies:
-        length, count = left[-1]
-        taken = min(copies, count // times)
-        lengths += [length] * taken
-        copies -= taken
-        left[-1][1] -= taken * times
-        if not left[-1][1]:
-            left.pop()
-    return lengths
-
-
-def _divided(pairs: Sequence[tuple[int, int]], most_added: int) -> list[list[tuple[int, int]]]:
-    """Returns the largest classes of neighbours for which rounding up adds at most `most_added` tokens each."""
-    parts: list[list[tuple[int, int]]] = []
-    added = most_added + 1
-    for length, count in pairs:
-        if parts:
-            added += count * (parts[-1][0][0] - length)
-        if added > most_added:
-            parts.append([])
-            added = 0
-        parts[-1].append((length, count))
-    return parts
+        search.keep_divided(packed.completed())

@@ -1,15 +1,14 @@
 """Packing under several budgets: items with a size in each dimension, such as tokens and image tiles.
 
-Owns classes of items with similar sizes, best-fit-decreasing over these classes, and a lower bound. A template then is
-a descending tuple of class numbers instead of lengths, so all code that handles templates works for both. Leaves
-packing by tokens only to `best_fit`.
+Owns best-fit-decreasing over classes of items, and a lower bound. A template is a descending tuple of class numbers
+instead of lengths, so all code that handles templates works for both. Leaves classes to `size_classes`, and packing by
+tokens only to `packhorse.packing.best_fit`.
 
-Shape letters: n items, d dimensions (the first is tokens), m distinct sizes, C classes.
+Shape letters: d dimensions (the first is tokens), m distinct sizes, C classes.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,118 +17,11 @@ from numpy.typing import NDArray
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Template
 
-MOST_CLASSES = 8192
-"""Most classes by default. More take longer to plan and hardly save a bin."""
-
-_MOST_KEYS = 2**62
-"""Most combinations of values that `distinct_rows` writes as one int64 each."""
-_WORTH_A_CHOICE = 0.005
-"""Share of all bins that rounding sizes up may waste, so that classes have several items, and epochs differ."""
-
 _CLASSES_BETWEEN_SWEEPS = 64
 """Classes that are packed between two removals of the bins that nothing fits into any more."""
 
 _Content = tuple[Any, int, int] | None
 """Content of a bin as a linked list: (the content before, class number, copies)."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SizeClasses:
-    """Classes of items with similar sizes. An item is planned as if it had the largest sizes of its class.
-
-    Example:
-        >>> classes = SizeClasses.of(np.array([[20, 0], [700, 3]]), np.array([1, 2]), np.array([1024, 4]))
-        >>> classes.sizes.tolist(), classes.numbers_of(np.array([[700, 3], [20, 0]])).tolist()
-        ([[20, 0], [700, 3]], [2, 1])
-    """
-
-    sizes: NDArray[np.int64]
-    """Largest size of the class's items in each dimension: int64 [C, d]; classes ascend by cell."""
-    quanta: NDArray[np.int64]
-    """Unit of size in each dimension: int64 [d]. An item's cell is ⌈size / quantum⌉ in each dimension, and items with
-    equal cells are one class."""
-
-    @classmethod
-    def of(
-        cls,
-        values: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        capacities: NDArray[np.int64],
-        most: int = MOST_CLASSES,
-        *,
-        items_per_class: int = 8,
-    ) -> "SizeClasses":
-        """Returns classes with several items each, which different epochs can exchange for each other.
-
-        Starts with a class for each distinct size. While there are too many classes, it doubles the quantum of the
-        dimension in which this wastes the smallest share of the bins. It stops before it wastes more than half a
-        percent of all bins, unless there are more than `most` classes.
-
-        Args:
-            values: distinct sizes of items: int64 [m, d]; each is in [0, its capacity], with at least one token.
-            counts: number of items of each size: int64 [m].
-            capacities: a bin's capacity in each dimension: int64 [d].
-            most: the most classes. A size of 0 never shares a class with others, so there may be 2^(d - 1) more.
-            items_per_class: mean number of items in a class that is wanted; 1 for a class for each distinct size, if
-                nothing is exchanged.
-        """
-        quanta = np.ones(len(capacities), dtype=np.int64)
-        tops, _ = _tops(values, quanta)
-        few = min(most, int(counts.sum()) // items_per_class)
-        allowed = _WORTH_A_CHOICE * (counts @ values / capacities).max()
-        while len(tops) > few and (quanta < capacities).any():
-            tried = []
-            for dimension in np.flatnonzero(quanta < capacities).tolist():
-                doubled = quanta.copy()
-                doubled[dimension] *= 2
-                larger, which = _tops(values, doubled)
-                waste = (counts @ (larger[which] - values) / capacities).max()
-                tried.append((float(waste), dimension, doubled, larger))
-            waste, _, doubled, fewer = min(tried, key=lambda one: one[:2])
-            if len(tops) <= most and waste > allowed:
-                break
-            quanta, tops = doubled, fewer
-        return cls(sizes=tops, quanta=quanta)
-
-    def numbers_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the class number of each item, counted from 1: int64 [n].
-
-        Args:
-            sizes: sizes of items, which were among the `values` of `of`: int64 [n, d].
-        """
-        _, ranks = distinct_rows(-(-np.concatenate((self.sizes, sizes)) // self.quanta))
-        return ranks[len(self.sizes) :] + 1  # the first C rows are all classes, in order, so ranks are classes
-
-
-def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the index of one row of each distinct value, in ascending order, and for each row the rank of its value.
-
-    Example:
-        >>> distinct_rows(np.array([[5, 1], [3, 0], [5, 1]]))
-        (array([1, 0]), array([1, 0, 1]))
-
-    Args:
-        rows: int64 [n, d], each value in [0, 2^31).
-
-    Returns:
-        Indices of the m distinct rows, int64 [m], and ranks in [0, m), int64 [n].
-    """
-    keys, num_keys = np.zeros(len(rows), dtype=np.int64), 1
-    for column in rows.T:
-        num_values = int(column.max(initial=0)) + 1
-        if num_keys * num_values > _MOST_KEYS:  # ranks have the same order and are smaller
-            keys, num_keys = np.unique(keys, return_inverse=True)[1], len(rows)
-        keys, num_keys = keys * num_values + column, num_keys * num_values
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    return first, which
-
-
-def _tops(values: NDArray[np.int64], quanta: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the largest sizes in each cell, int64 [C, d], and the index of each value's cell, int64 [m]."""
-    first, which = distinct_rows(-(-values // quanta))
-    tops = np.zeros((len(first), values.shape[1]), dtype=np.int64)
-    np.maximum.at(tops, which, values)
-    return tops, which
 
 
 def pack_classes(
@@ -164,7 +56,7 @@ def pack_classes(
         while count:
             count -= groups.fill(sizes[index], index + 1, count)
     templates: Counter[Template] = Counter()
-    for num_bins, content in groups.all():
+    for num_bins, content in groups.contents():
         template: list[int] = []
         while content is not None:
             content, number, copies = content
@@ -204,10 +96,10 @@ class _Groups:
             room, content, num_bins = self._rooms[taken].copy(), self._contents[taken], int(self._num_bins[taken])
         copies = min(count, int((room[size > 0] // size[size > 0]).min()))
         num_full = min(num_bins, count // copies)
-        self._open(room - copies * size, num_full, (content, number, copies))
+        self._append(room - copies * size, num_full, (content, number, copies))
         rest = count - num_full * copies if num_full < num_bins else 0
         if rest:
-            self._open(room - rest * size, 1, (content, number, rest))
+            self._append(room - rest * size, 1, (content, number, rest))
         if taken is not None:
             self._num_bins[taken] -= num_full + (rest > 0)
         return num_full * copies + rest
@@ -222,12 +114,12 @@ class _Groups:
             column[: len(kept)] = column[kept]
         self._contents = [self._contents[at] for at in kept]
 
-    def all(self) -> Iterator[tuple[int, _Content]]:
+    def contents(self) -> Iterator[tuple[int, _Content]]:
         """Yields (number of bins, content) of all groups with a bin."""
         open_groups = zip(self._num_bins.tolist(), self._contents, strict=False)
         yield from ((num_bins, content) for num_bins, content in (*self._closed, *open_groups) if num_bins)
 
-    def _open(self, room: NDArray[np.int64], num_bins: int, content: _Content) -> None:
+    def _append(self, room: NDArray[np.int64], num_bins: int, content: _Content) -> None:
         """Appends a group, and doubles the arrays if they are full."""
         at = len(self._contents)
         if at == len(self._slack):

@@ -1,7 +1,7 @@
 """The compiled loops over sequences: counting, packing in an order, shuffling pools, and filling a plan's bins.
 
 Needs Numba, so functions import it where they use it: packing a histogram does without. Leaves the functions that call
-these loops to `list_packers`, `lengths` and `on_demand/sequences`.
+these loops to `list_packers`, `sequences` and `packhorse.packing.lengths`.
 
 Shape letters: S sequences, D distinct lengths, T templates, N bins.
 """

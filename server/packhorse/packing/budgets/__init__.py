@@ -1,0 +1,1 @@
+"""Packing under several budgets, such as tokens and image tiles: classes of sizes, and their packer."""
