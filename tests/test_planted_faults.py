@@ -61,14 +61,14 @@ FAULTS = (
     ),
     Fault(
         "dealing of a remainder: whose bin a sequence is in",
-        "server/packhorse/epoch/assignment.py",
+        "server/packhorse/epoch/_last_step.py",
         'found = np.searchsorted(self.bins.bin_ends, new, side="right")',
         'found = np.searchsorted(self.bins.bin_ends, new, side="left")',
         "tests/epoch/test_assignment.py",
     ),
     Fault(
         "REPEAT: which bins come again",
-        "server/packhorse/epoch/assignment.py",
+        "server/packhorse/epoch/_last_step.py",
         "added = source.bins(np.arange(num_added) % source.num_bins)",
         "added = source.bins(np.arange(1, num_added + 1) % source.num_bins)",
         "tests/epoch/test_assignment.py",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from packhorse.epoch import Assignment
 from packhorse.epoch import assignment as assignment_module
-from packhorse.epoch.assignment import fill_last_step
+from packhorse.epoch._last_step import fill_last_step
 from packhorse.topology import ADDED, Balance, RemainderPolicy, Topology
 
 

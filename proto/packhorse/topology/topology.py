@@ -1,7 +1,7 @@
 """How an epoch's positions are divided over ranks and workers.
 
 Owns the arithmetic of steps, ranks, workers and optimizer steps. Leaves the exchange of bins within an optimizer
-step, and what fills a last step that is not full, to `epoch/assignment`.
+step, and what fills a last step that is not full, to `packhorse.epoch`.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,7 @@
 """A dataset planned for other context lengths: bins, padding, and how long ranks wait for each other.
 
 Owns the sweeps over max_seq_len and world_size. Every max_seq_len is planned again, except the dataset's own, which has
-its prepared plan. Leaves measuring the waiting to `epoch.balance`.
+its prepared plan. Leaves measuring the waiting to `epoch.waiting`.
 """
 
 from collections.abc import Iterable, Mapping

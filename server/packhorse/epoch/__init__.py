@@ -5,14 +5,7 @@ This file only exports. `Source` is the interface of an epoch, `EpochView` the e
 """
 
 from packhorse.epoch.assignment import Assignment, StreamLocations
-from packhorse.epoch.balance import (
-    MAX_BINS_PER_OPTIMIZER_STEP,
-    Waiting,
-    arrange,
-    idle_share,
-    waiting_of,
-    waiting_of_plan,
-)
+from packhorse.epoch.balance import MAX_BINS_PER_OPTIMIZER_STEP, arrange
 from packhorse.epoch.bin_mates import bin_mates_again
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compile import compile_kernels
@@ -27,6 +20,7 @@ from packhorse.epoch.sources.renumbered import MAX_ROWS, JoinedSource, SkipSourc
 from packhorse.epoch.sources.source import Locations, Source
 from packhorse.epoch.sources.stages import Component, Stage, WeightsBy, WhenOut, bin_shares
 from packhorse.epoch.sources.windows import MAX_WINDOWS, WindowedView
+from packhorse.epoch.waiting import Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.topology import Topology
 
 __all__ = [

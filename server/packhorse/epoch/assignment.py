@@ -1,7 +1,7 @@
 """Which bins each rank gets at which step: an epoch divided by a topology.
 
-Owns `Assignment`, and filling a last step for which there are too few bins. The streams of all ranks share one
-assignment, so what it computes for one rank is ready for the others. Leaves the order of bins in an optimizer step to
+Owns `Assignment`. The streams of all ranks share one, so what it computes for one rank is ready for the others. Leaves
+filling a last step for which there are too few bins to `_last_step`, the order of bins in an optimizer step to
 `balance`, the arithmetic of steps to `topology.Topology`, and how many steps are sent together to `packhorse.server`.
 
 In this file an offset is a position minus the topology's start_position. Those after the last full step count the bins
@@ -11,19 +11,19 @@ optimizer steps, D ranks, b bins of a rank in a step.
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.epoch._last_step import FilledStep, fill_last_step
 from packhorse.epoch.balance import arrange
 from packhorse.epoch.bins import Bins, joined
 from packhorse.epoch.permutation import GOLDEN, derive_key
 from packhorse.epoch.sources.source import Source
-from packhorse.packing import halve_into, laid_end_to_end
 from packhorse.storage import BoundedCache
-from packhorse.topology import ADDED, Balance, RemainderPolicy, Stretch, Topology
+from packhorse.topology import Balance, RemainderPolicy, Stretch, Topology
 
 _CHUNK_BINS = 8192  # bins of a chunk, about
 _MOST_BINS = 1 << 21  # bins of all chunks that an assignment remembers: 16 MB
@@ -163,7 +163,7 @@ class Assignment:
                 offsets[in_tail] = first + where
         is_there = offsets >= 0
         if topology.balance is not Balance.NONE:
-            offsets[is_there] = self._moved(offsets[is_there])
+            offsets[is_there] = self._streamed_offsets(offsets[is_there])
         stretches = topology.stretches
         which = np.searchsorted([stretch.first_offset for stretch in stretches[1:]], offsets, side="right")
         per_step, per_rank, first_steps, first_offsets = np.array(
@@ -175,7 +175,7 @@ class Assignment:
         return StreamLocations(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
 
     @property
-    def _filled(self) -> "FilledStep":
+    def _filled(self) -> FilledStep:
         """The last step, filled once for all ranks."""
         with self._arranging:
             if self._filled_step is None:
@@ -203,9 +203,9 @@ class Assignment:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
-    def _moved(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _streamed_offsets(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the offset at which each bin is streamed, from its offset in the epoch's order: int64 [n]."""
-        moved = np.empty_like(offsets)
+        streamed = np.empty_like(offsets)
         is_left = np.ones(len(offsets), dtype=bool)
         while is_left.any():
             offset = int(offsets[is_left.argmax()])
@@ -217,9 +217,9 @@ class Assignment:
             inverse = np.empty_like(arranged)
             inverse[arranged - first] = np.arange(first, first + len(arranged))
             ours = is_left & (offsets >= first) & (offsets < first + len(arranged))
-            moved[ours] = inverse[offsets[ours] - first]
+            streamed[ours] = inverse[offsets[ours] - first]
             is_left &= ~ours
-        return moved
+        return streamed
 
     def _chunk(self, step: int) -> "_Chunk":
         """Returns the chunk that a step is in."""
@@ -279,106 +279,3 @@ class _Chunk(NamedTuple):
     """Steps of these optimizer steps."""
     offsets: NDArray[np.int64]
     """Offsets of each rank's bins at each of these steps: int64 [D, steps, b]."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FilledStep:
-    """The last step, after bins or sequences were added so that it is full."""
-
-    bins: Bins
-    """Bins of the full step, by their offset in it."""
-    tail_ends: NDArray[np.int64]
-    """Exclusive end of every bin of the epoch in this step, before it was filled: int64 [bins]."""
-    new_index: NDArray[np.int64]
-    """For each sequence of these bins, its index in `bins.ids`: int64 [S]."""
-
-    def find(
-        self, offsets: NDArray[np.int64], index_in_bin: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns where sequences are after filling: offsets of their bins in this step, and indices in these bins.
-
-        Args:
-            offsets: int64 [n], offsets of their bins before filling.
-            index_in_bin: int64 [n], indices of the sequences in these bins.
-        """
-        starts = np.concatenate(([0], self.tail_ends))
-        new = self.new_index[starts[offsets] + index_in_bin]
-        found = np.searchsorted(self.bins.bin_ends, new, side="right")
-        return found, new - np.concatenate(([0], self.bins.bin_ends))[found]
-
-
-def fill_last_step(source: Source, topology: Topology) -> FilledStep:
-    """Fills the last step of an epoch, which is not full, by the topology's policy, which is not DROP."""
-    num_tail = topology.num_tail_bins(source.num_bins)
-    tail = source.bins(np.arange(source.num_bins - num_tail, source.num_bins))
-    stretch = topology.stretch_at(topology.num_left(source.num_bins))
-    num_added = stretch.bins_per_step - num_tail
-    if topology.remainder is RemainderPolicy.SPREAD:
-        return _spread(tail, stretch)
-    if topology.remainder is RemainderPolicy.REPEAT:
-        added = source.bins(np.arange(num_added) % source.num_bins)
-        added = replace(added, positions=np.full(num_added, ADDED))
-    else:
-        added = replace(
-            tail.take(np.zeros(0, np.int64)),
-            bin_ends=np.zeros(num_added, np.int64),
-            positions=np.full(num_added, ADDED),
-            component_ids=None if tail.component_ids is None else np.full(num_added, -1, np.int32),
-            templates=None,
-        )
-    return FilledStep(joined((tail, added)), tail.bin_ends, np.arange(len(tail.ids)))
-
-
-def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
-    """Spreads the sequences of a step that is not full over all bins of the full step.
-
-    The fullest bin with at least two items (sequences, or groups) is halved into an empty bin, again and again, until
-    no bin is empty or every bin has one item. So no bin gets more tokens or sequences than it had. Bins of the epoch
-    keep their offsets. Only if bins stay empty, some bins move, so that no rank has two bins more than another.
-
-    Args:
-        tail: the bins of the epoch in this step.
-        stretch: the stretch of this step.
-    """
-    num_tail, num_bins = len(tail.bin_ends), stretch.bins_per_step
-    items = tail.items()
-    ends = np.searchsorted(items, tail.bin_ends)  # exclusive end of every bin among the items
-    members = np.arange(len(items) - 1, dtype=np.int64)
-    sizes = np.concatenate((np.diff(ends, prepend=0), np.zeros(num_bins - num_tail, np.int64)))
-    starts = np.concatenate((ends, np.zeros(num_bins - num_tail, np.int64))) - sizes
-    tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[items])
-    positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
-    offsets = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # by slot: first every rank's slot 0
-    missing = offsets[offsets >= num_tail]
-    num_filled = halve_into(members, starts, sizes, tokens, missing)
-    empty, filled = missing[num_filled:], offsets[sizes[offsets] > 0][::-1]
-    # Where bins stay empty: the last filled one moves to the first empty one, as long as that is in an earlier slot.
-    pairs = min(len(empty), len(filled))
-    moves = int((filled[:pairs] % stretch.batch_size > empty[:pairs] % stretch.batch_size).sum())
-    old, new = filled[:moves], empty[:moves]
-    for values in (starts, sizes, positions):
-        values[new], values[old] = values[old], values[new]
-    item_order, item_ends = laid_end_to_end(members, starts, sizes)
-    item_sizes = np.diff(items)[item_order]
-    bounds = np.concatenate(([0], np.cumsum(item_sizes)))
-    order = np.repeat(items[item_order] - bounds[:-1], item_sizes) + np.arange(len(tail.ids))
-    bin_ends = bounds[item_ends]
-    new_index = np.empty(len(order), dtype=np.int64)
-    new_index[order] = np.arange(len(order))
-    bins = Bins(
-        **tail.sequences(order),
-        bin_ends=bin_ends,
-        positions=positions,
-        component_ids=None if tail.component_ids is None else _component_ids(tail, order, bin_ends),
-    )
-    return FilledStep(bins, tail.bin_ends, new_index)
-
-
-def _component_ids(tail: Bins, order: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Returns the component of every bin after spreading: that of its sequences, or -1 for an empty bin."""
-    assert tail.component_ids is not None
-    of_sequences = np.repeat(tail.component_ids, tail.sizes())[order]
-    sizes = np.diff(bin_ends, prepend=0)
-    component_ids = np.full(len(bin_ends), -1, dtype=np.int32)
-    component_ids[sizes > 0] = of_sequences[(bin_ends - sizes)[sizes > 0]]
-    return component_ids

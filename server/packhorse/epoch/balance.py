@@ -1,14 +1,11 @@
 """Which rank takes which bin of an optimizer step at which step, so that ranks wait little for each other.
 
-Owns the two arrangements of `topology.Balance`, as functions of costs and a key, and how long ranks wait under each.
-Leaves a bin's cost to `plan_index`, which optimizer steps an epoch has to `assignment`, and pictures to
-`packhorse.analysis`.
+Owns the two arrangements of `topology.Balance`, as functions of costs and a key. Leaves how long ranks wait under each
+to `waiting`, a bin's cost to `plan_index`, and which optimizer steps an epoch has to `assignment`.
 
 Shape letters: n optimizer steps, W = A·D·b bins in each, A steps, D ranks, b bins in a rank's batch.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.compiling import kernel_or, kernel_part
 from packhorse.epoch.permutation import GOLDEN, mix
-from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.sources.prepared import EpochView
-from packhorse.epoch.sources.source import Source
-from packhorse.parameters import parameter
-from packhorse.topology import Balance, Topology
+from packhorse.topology import Balance
 
 _INDEX_BITS = 20
 MAX_BINS_PER_OPTIMIZER_STEP = 1 << _INDEX_BITS
@@ -30,7 +23,6 @@ _SWAPS_PER_RANK = 16  # most exchanges of two bins, for each rank; each about ha
 _CLOSE_BITS = 12  # exchanges end when the costs of shares differ by less than 1 / 2^12
 _SORTED_ROUNDS = 2  # number of last rounds of a deal before which shares are sorted; before others they are reversed
 _MOST_INSERTED = 64  # most shares that are sorted by insertion
-_SAMPLED_BINS = 1 << 16  # bins that are measured, unless a single optimizer step has more
 _HALF = np.uint64(32)
 
 
@@ -97,36 +89,36 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
     num_bins = costs.shape[1]
     num_cuts = num_steps if is_micro else 1
     size = num_bins // num_cuts
-    bins, of_bins, rank_of = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(num_bins, np.int64)
+    cut_bins, cut_costs, rank_of = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(num_bins, np.int64)
     dealt = np.empty((num_ranks, size // num_ranks), np.int64)
-    cuts, ranks, taken = np.empty(num_cuts, np.int64), np.empty(num_ranks, np.int64), np.empty(num_ranks, np.int64)
+    cuts, ranks, num_taken = np.empty(num_cuts, np.int64), np.empty(num_ranks, np.int64), np.empty(num_ranks, np.int64)
     for number in range(num_optimizer_steps):
         state = _shuffle(mix(keys[number]), cuts)
         for step in range(num_cuts):
             end = num_bins - cuts[step] * size
             for i in range(size):
-                bins[i] = num_bins - 1 - (packed[number, end - 1 - i] & (MAX_BINS_PER_OPTIMIZER_STEP - 1))
+                cut_bins[i] = num_bins - 1 - (packed[number, end - 1 - i] & (MAX_BINS_PER_OPTIMIZER_STEP - 1))
             state = _shuffle(state, ranks)
             if is_micro and size == num_ranks:  # one bin a rank: there is nothing to even out
                 for i in range(size):
-                    arranged[ranks[i], number, step, 0] = bins[i]
+                    arranged[ranks[i], number, step, 0] = cut_bins[i]
                 continue
             for i in range(size):
-                of_bins[i] = costs[number, bins[i]]
-            _deal(of_bins, dealt)
+                cut_costs[i] = costs[number, cut_bins[i]]
+            _deal(cut_costs, dealt)
             if is_micro:
                 for share in range(num_ranks):
                     for i in range(batch):
-                        arranged[ranks[share], number, step, i] = bins[dealt[share, i]]
+                        arranged[ranks[share], number, step, i] = cut_bins[dealt[share, i]]
         if not is_micro:  # each rank takes its bins in the order of their positions, which is random
             for share in range(num_ranks):
-                taken[share] = 0
+                num_taken[share] = 0
                 for i in range(size // num_ranks):
-                    rank_of[bins[dealt[share, i]]] = ranks[share]
+                    rank_of[cut_bins[dealt[share, i]]] = ranks[share]
             for i in range(num_bins):
                 rank = rank_of[i]
-                arranged[rank, number, taken[rank] // batch, taken[rank] % batch] = i
-                taken[rank] += 1
+                arranged[rank, number, num_taken[rank] // batch, num_taken[rank] % batch] = i
+                num_taken[rank] += 1
 
 
 @kernel_part
@@ -257,116 +249,3 @@ def _shuffle(state: Any, out: Any) -> Any:
         out[i] = out[j]
         out[j] = i
     return state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Time that waiting adds to the ranks' work, as a share of the work: with 0.5 it takes 1.5 times as long."""
-
-    at_steps: float
-    """Share if ranks wait for each other at every step (FSDP, expert parallelism)."""
-    at_optimizer_steps: float
-    """Share if ranks wait once in an optimizer step (DDP, ZeRO-1 with accumulation)."""
-
-    @classmethod
-    def of_costs(cls, costs: NDArray[np.int64]) -> "Waiting":
-        """Measures the costs of bins by optimizer step, step, rank and slot: int64 [n, A, D, b], not all 0.
-
-        Example:
-            >>> Waiting.of_costs(np.array([[[[3], [1]], [[1], [3]]]]))
-            Waiting(at_steps=0.5, at_optimizer_steps=0.0)
-        """
-        of_ranks = costs.sum(axis=3).astype(np.float64)
-        return cls(at_steps=_excess(of_ranks), at_optimizer_steps=_excess(of_ranks.sum(axis=1)))
-
-
-def _excess(of_ranks: NDArray[np.float64]) -> float:
-    """Returns the slowest rank's time divided by the mean rank's, minus 1; ranks are the last axis."""
-    return float(max(of_ranks.max(axis=-1).sum() / of_ranks.mean(axis=-1).sum() - 1, 0.0))
-
-
-def idle_share(excess: float) -> float:
-    """Returns the share of GPU time that ranks spend waiting, in [0, 1).
-
-    Example:
-        >>> idle_share(1.0)
-        0.5
-
-    Args:
-        excess: time that waiting adds, as a share of the ranks' work; at least 0.
-    """
-    return excess / (1 + excess)
-
-
-def waiting_of(
-    source: Source, topology: Topology, balances: Collection[Balance] = tuple(Balance)
-) -> dict[Balance, Waiting] | None:
-    """Computes how long ranks wait with several balances, on the first optimizer steps of an epoch.
-
-    Example:
-        >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
-        >>> epoch = EpochView(plan, np.arange(20), seed=0, epoch=0)
-        >>> waiting_of(epoch, Topology(world_size=2, accumulation=10, cost_linear=1))[Balance.MICRO_STEP]
-        Waiting(at_steps=0.0, at_optimizer_steps=0.0)
-
-    Args:
-        source: the epoch.
-        topology: the run's topology, with one batch size; its `balance` is ignored.
-        balances: the balances to measure.
-
-    Returns:
-        Balance → waiting; None if the epoch has no full optimizer step.
-
-    Raises:
-        ValueError: an optimizer step has more bins than can be balanced.
-    """
-    size = topology.accumulation * topology.bins_per_step
-    if size > MAX_BINS_PER_OPTIMIZER_STEP:
-        raise ValueError(
-            parameter("world_size")
-            + " · "
-            + parameter("batch_size")
-            + f" · accumulation is {size:,}, over the {MAX_BINS_PER_OPTIMIZER_STEP:,} bins that one "
-            "optimizer step may have: lower one of them"
-        )
-    num_optimizer_steps = min(source.num_bins // size, max(1, _SAMPLED_BINS // size))
-    if not num_optimizer_steps:
-        return None
-    costs = source.costs(np.arange(num_optimizer_steps * size), topology.cost_linear)
-    return waiting_of_costs(costs.reshape(num_optimizer_steps, size), topology, balances)
-
-
-def waiting_of_plan(
-    plan: PlanIndex, topology: Topology, balances: Collection[Balance] = tuple(Balance)
-) -> dict[Balance, Waiting] | None:
-    """Computes `waiting_of` for a plan without a pool, because waiting does not depend on ids.
-
-    Example:
-        >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
-        >>> waiting = waiting_of_plan(plan, Topology(world_size=2, accumulation=10, cost_linear=1))
-        >>> waiting[Balance.MICRO_STEP]
-        Waiting(at_steps=0.0, at_optimizer_steps=0.0)
-
-    Args:
-        plan: the plan's tables.
-        topology: as in `waiting_of`.
-        balances: as in `waiting_of`.
-    """
-    no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
-    return waiting_of(EpochView(plan, no_ids, seed=0, epoch=0), topology, balances)
-
-
-def waiting_of_costs(
-    costs: NDArray[np.int64], topology: Topology, balances: Collection[Balance] = tuple(Balance)
-) -> dict[Balance, Waiting]:
-    """Computes `waiting_of` from the costs of bins in the order of an epoch: int64 [n, W]."""
-    shape = (len(costs), topology.accumulation, topology.world_size, topology.stretches[0].batch_size)
-    keys = np.arange(len(costs), dtype=np.uint64)
-    found = {}
-    for balance in balances:
-        in_order = costs
-        if balance is not Balance.NONE:
-            arranged = arrange(costs, balance, topology.accumulation, topology.world_size, keys)
-            in_order = np.take_along_axis(costs, arranged.reshape(costs.shape), axis=1)
-        found[balance] = Waiting.of_costs(in_order.reshape(shape))
-    return found

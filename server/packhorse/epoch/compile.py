@@ -12,8 +12,8 @@ from packhorse.epoch.sources.groups import GroupedSource, Groups
 from packhorse.epoch.sources.mixture import Mixture
 from packhorse.epoch.sources.prepared import EpochView
 from packhorse.epoch.sources.renumbered import JoinedSource
-from packhorse.epoch.sources.source import Outline
 from packhorse.epoch.sources.stages import Component, Stage
+from packhorse.epoch.sources.unfilled import Outline
 from packhorse.epoch.sources.windows import WindowedView
 from packhorse.topology import Balance, RoomRule, Topology
 

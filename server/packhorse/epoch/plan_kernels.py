@@ -4,8 +4,8 @@ Owns the loops that `EpochView` runs without the GIL, and `Column`, one type for
 kernel is compiled once for both. Leaves the plan's tables, which these loops read, to `plan_index`, and permuting draws
 to `draws`.
 
-A function that `kernel_or` gets as its argument, such as `_find_bins`, is the kernel's plain form: it does the same in
-NumPy until the kernel is compiled.
+A function that `kernel_or` gets as its argument, such as `_find_bins_plainly`, is the kernel's plain form: it does the
+same in NumPy until the kernel is compiled.
 """
 
 from typing import Any, NamedTuple
@@ -99,7 +99,7 @@ def _template_of(tables: Any, bin_number: Any) -> Any:
     return low
 
 
-def _find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
+def _find_costs_plainly(tables: Any, template_costs: Any, costs_out: Any) -> None:
     costs_out[:] = template_costs[_templates_of(tables, costs_out)]
 
 
@@ -108,14 +108,14 @@ def _templates_of(tables: Any, bin_numbers: Any) -> Any:
     return np.searchsorted(tables.first_bin[:-1], bin_numbers, side="right") - 1
 
 
-@kernel_or(_find_costs)
+@kernel_or(_find_costs_plainly)
 def find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
     """Replaces the numbers of bins in the plan, in `costs_out`, by their costs: int64 [N]."""
     for p in range(len(costs_out)):
         costs_out[p] = template_costs[_template_of(tables, costs_out[p])]
 
 
-def _find_bins(
+def _find_bins_plainly(
     tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
 ) -> Any:
     """Does the same as `find_bins`, in NumPy."""
@@ -127,7 +127,7 @@ def _find_bins(
     return 0
 
 
-@kernel_or(_find_bins)
+@kernel_or(_find_bins_plainly)
 def find_bins(
     tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
 ) -> Any:
@@ -171,7 +171,7 @@ def _load(table: Any) -> Any:
     return total
 
 
-def _draw_ids(
+def _draw_ids_plainly(
     tables: Any,
     pool_rows: Any,
     pool: Any,
@@ -208,7 +208,7 @@ def _ranges(firsts: Any, sizes: Any) -> Any:
     return np.arange(len(which)) + (firsts - np.cumsum(sizes) + sizes)[which], which
 
 
-@kernel_or(_draw_ids)
+@kernel_or(_draw_ids_plainly)
 def draw_ids(
     tables: Any,
     pool_rows: Any,
@@ -294,7 +294,7 @@ def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
         lengths_out[begin + i] = lengths[i]
 
 
-def _find_entries(
+def _find_entries_plainly(
     tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
 ) -> int:
     """Does the same as `find_entries`, in NumPy."""
@@ -319,7 +319,7 @@ def _find_entries(
     return len(order)
 
 
-@kernel_or(_find_entries)
+@kernel_or(_find_entries_plainly)
 def find_entries(
     tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
 ) -> int:
@@ -373,7 +373,7 @@ def find_entries(
     return num_rows
 
 
-def _locate_entries(
+def _locate_entries_plainly(
     tables: Any,
     repeats: Any,
     pool_rows: Any,
@@ -402,7 +402,7 @@ def _locate_entries(
     position_out[found] = unpermuted(bin_row, bins.astype(np.uint64)).astype(np.int64)
 
 
-@kernel_or(_locate_entries)
+@kernel_or(_locate_entries_plainly)
 def locate_entries(
     tables: Any,
     repeats: Any,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.epoch.counted import counting, dealt, run_of
 
 from packhorse.epoch import Component, Mixture, SkipSource, Stage
-from packhorse.epoch.sources import mixture_epoch
+from packhorse.epoch.sources import _component_order
 from packhorse.topology import Skips
 
 
@@ -141,8 +141,8 @@ def test_it_makes_no_difference_how_many_positions_are_dealt_together(monkeypatc
 
     positions = np.random.default_rng(3).permutation(50_000)
     together = epoch().bins(positions)
-    monkeypatch.setattr(mixture_epoch, "_CHUNK", 7)
-    monkeypatch.setattr(mixture_epoch, "_MOST_BYTES", 1)
+    monkeypatch.setattr(_component_order, "_CHUNK", 7)
+    monkeypatch.setattr(_component_order, "_MOST_BYTES", 1)
     some = np.sort(positions[:300])
     alone = epoch().bins(some)
     expected = together.take(np.argsort(positions)[some])

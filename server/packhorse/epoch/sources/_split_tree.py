@@ -1,7 +1,7 @@
 """Positions split between components, so that each stays near its exact share after every position.
 
 Owns the tree of splits (`SplitTree`), the number of the first n positions that each component gets, and the kernel that
-deals the next positions to components (`deal`). Leaves remembering them to `mixture_epoch`, and what is due to each
+deals the next positions to components (`deal`). Leaves remembering them to `_component_order`, and what is due to each
 component to `stages`.
 
 **One split.** Two components, the lesser and the greater, share a sequence of positions, here called cells. The lesser

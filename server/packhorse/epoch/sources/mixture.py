@@ -19,13 +19,15 @@ from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
 from math import ceil, floor
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch.permutation import checked_seed, derive_key
+from packhorse.epoch.sources._component_order import ComponentOrder
 from packhorse.epoch.sources._split_tree import DEBT_UNITS, SplitTree
-from packhorse.epoch.sources.mixture_epoch import ComponentOrder, MixtureEpoch, Segment
+from packhorse.epoch.sources.mixture_epoch import MixtureEpoch, Segment
 from packhorse.epoch.sources.stages import (
     MAX_BINS,
     Component,
@@ -43,6 +45,17 @@ Chain = tuple[tuple[int, str], ...]
 """For each stage, its first position in the run, and the digest of the stage and of everything before it."""
 
 _DIGITS = 16  # hexadecimal digits of a stage's digest
+
+
+class _StageOfEpoch(NamedTuple):
+    """The draws of an epoch that one stage decides; draws are counted in the run."""
+
+    number: int
+    """Number of the stage."""
+    first: int
+    """First draw."""
+    end: int
+    """First draw after them."""
 
 
 class Mixture:
@@ -185,9 +198,10 @@ class Mixture:
             return self._segments_without_repeats(epoch, begin)
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
-        for number, a, b in self._stages_of(epoch):
-            order, first = self._orders[number][0], self._first_draws[number]
-            segments.append(_segment(order, a - begin, b - begin, a - first, before))
+        for stage in self._stages_of(epoch):
+            order, _ = self._orders[stage.number]
+            offset = stage.first - self._first_draws[stage.number]
+            segments.append(_segment(order, stage.first - begin, stage.end - begin, offset, before))
             before = before + segments[-1].counts
         return segments
 
@@ -200,21 +214,22 @@ class Mixture:
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
         due = [Fraction(0)] * len(self.components)  # draws due to each component in this epoch before the stage
-        for number, a, b in self._stages_of(epoch):
-            parts = self._shares[number].parts
+        for stage in self._stages_of(epoch):
+            parts, num_draws = self._shares[stage.number].parts, stage.end - stage.first
             has_weight = np.array(parts, dtype=object) > 0
-            self._check_left(number, epoch, a - begin + int((self._limits - before)[has_weight].sum()), b - begin)
+            out_at = stage.first - begin + int((self._limits - before)[has_weight].sum())
+            self._check_left(stage.number, epoch, out_at=out_at, end=stage.end - begin)
             left = [max(num - each, Fraction(0)) for num, each in zip(self._limits.tolist(), due, strict=True)]
             shares = Shares(parts, left)
-            leave_at = {at for at in map(ceil, shares.leave_at) if 0 < at < b - a}
-            for first, end in pairwise([0, *sorted(leave_at), b - a]):
+            leave_at = {at for at in map(ceil, shares.leave_at) if 0 < at < num_draws}
+            for first, end in pairwise([0, *sorted(leave_at), num_draws]):
                 caps = np.where(has_weight, self._limits - before, 0).tolist()
                 debts = _debts(map(add, due, shares.due(first)), before.tolist())
-                at = a - begin + first
+                at = stage.first - begin + first
                 tree = SplitTree(shares.weights_at(first), debts, self._key(epoch, at), caps)
                 segments.append(_segment(ComponentOrder(tree, end - first), at, at + end - first, 0, before))
                 before = before + segments[-1].counts
-            due = list(map(add, due, shares.due(b - a)))
+            due = list(map(add, due, shares.due(num_draws)))
         return segments
 
     @cached_property
@@ -234,20 +249,20 @@ class Mixture:
                 due = list(map(add, map(_rounded, due), shares.due(until - first)))
         return orders
 
-    def _stages_of(self, epoch: int) -> list[tuple[int, int, int]]:
-        """Returns (number of the stage, first draw, end) of the stages in an epoch; draws are counted in the run."""
+    def _stages_of(self, epoch: int) -> list[_StageOfEpoch]:
+        """Returns the stages in an epoch, in order."""
         begin, end = epoch * self._draws_per_epoch, (epoch + 1) * self._draws_per_epoch
         stages = [
-            (number, max(first, begin), min(until, end))
+            _StageOfEpoch(number, max(first, begin), min(until, end))
             for number, (first, until) in enumerate(pairwise([*self._first_draws, end]))
         ]
-        return [(number, a, b) for number, a, b in stages if a < b]
+        return [stage for stage in stages if stage.first < stage.end]
 
     def _key(self, epoch: int, first: int) -> int:
         """Returns the key of an order that begins at the draw `first` of an epoch, or of the run if it spans epochs."""
         return derive_key(self.seed, epoch, f"mixture {first}")
 
-    def _check_left(self, number: int, epoch: int, out_at: int, end: int) -> None:
+    def _check_left(self, number: int, epoch: int, *, out_at: int, end: int) -> None:
         """Raises a ValueError if all components of a stage leave at draw `out_at`, before the stage's end."""
         if out_at < end:
             out_at *= self.bins_per_draw
@@ -293,9 +308,9 @@ class Mixture:
             if len(stages) > 1:
                 self._segments(epoch)
             else:
-                number = stages[0][0]
+                number = stages[0].number
                 limits = self._limits[np.array(self._shares[number].parts, dtype=object) > 0]
-                self._check_left(number, epoch, int(limits.sum()), self._draws_per_epoch)
+                self._check_left(number, epoch, out_at=int(limits.sum()), end=self._draws_per_epoch)
 
     def _check_due(self, epoch: int) -> None:
         """Raises a ValueError if more bins of a component are due in an epoch than it has.
@@ -303,9 +318,11 @@ class Mixture:
         What is due does not depend on the seed, so a mixture is refused for every run or for none.
         """
         due = [Fraction(0)] * len(self.components)
-        for number, a, b in self._stages_of(epoch):
-            shares = self._shares[number]
-            due = [each + Fraction((b - a) * part, shares.whole) for each, part in zip(due, shares.parts, strict=True)]
+        for stage in self._stages_of(epoch):
+            shares, num_draws = self._shares[stage.number], stage.end - stage.first
+            due = [
+                each + Fraction(num_draws * part, shares.whole) for each, part in zip(due, shares.parts, strict=True)
+            ]
         for component, limit, num in zip(self.components, self._limits.tolist(), map(floor, due), strict=True):
             if num > limit:
                 raise ValueError(

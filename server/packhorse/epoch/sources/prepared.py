@@ -18,15 +18,8 @@ from packhorse.epoch.draws import MOST_IN_NARROW_WORDS, permute_positions
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, checked_seed, derive_key, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.plan_kernels import read, written
-from packhorse.epoch.sources.source import (
-    LENGTHS,
-    Columns,
-    Locations,
-    Outline,
-    UnfilledBins,
-    bins_at,
-    checked_positions,
-)
+from packhorse.epoch.sources.source import Locations, checked_positions
+from packhorse.epoch.sources.unfilled import LENGTHS, Columns, Outline, UnfilledBins, bins_at
 from packhorse.packing import Template
 
 LocateEntries = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]

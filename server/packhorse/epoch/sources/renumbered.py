@@ -14,16 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch.bins import Bins
-from packhorse.epoch.sources.source import (
-    Columns,
-    Locations,
-    Outline,
-    Source,
-    UnfilledBins,
-    bins_at,
-    checked_positions,
-    find_in,
-)
+from packhorse.epoch.sources.source import Locations, Source, checked_positions
+from packhorse.epoch.sources.unfilled import Columns, Outline, UnfilledBins, bins_at, find_in
 from packhorse.topology import Skips, checked_integer
 
 MAX_ROWS = 1 << 16

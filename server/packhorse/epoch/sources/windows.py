@@ -28,15 +28,8 @@ from packhorse.epoch.bins import Bins, PoolArray, read_only
 from packhorse.epoch.permutation import GOLDEN, ROW_WIDTH, Permutation, checked_seed, derive_key, mix
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.sources.prepared import EpochView, check_pool, located
-from packhorse.epoch.sources.source import (
-    Locations,
-    Outline,
-    UnfilledBins,
-    bins_at,
-    checked_positions,
-    concatenated,
-    reordered,
-)
+from packhorse.epoch.sources.source import Locations, checked_positions
+from packhorse.epoch.sources.unfilled import Outline, UnfilledBins, bins_at, concatenated, reordered
 from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
 
@@ -122,21 +115,21 @@ class WindowedView:
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
         """Finds the bins at the given positions; see `FindingSource.find`."""
-
-        def find(ascending: NDArray[np.int64], outline: Outline) -> UnfilledBins:
-            """Finds bins at ascending positions, window by window."""
-            return concatenated(
-                [
-                    view.find(inside, outline.part(ours), first_template)
-                    for view, ours, inside in self._each_window(ascending)
-                ]
-            )
-
         if (positions[1:] >= positions[:-1]).all():
-            return find(positions, outline)
+            return self._find_ascending(positions, outline, first_template)
         order = np.argsort(positions, kind="stable")
         ascending = Outline.of(len(positions))
-        return reordered(find(positions[order], ascending), ascending, np.argsort(order), outline)
+        found = self._find_ascending(positions[order], ascending, first_template)
+        return reordered(found, ascending, np.argsort(order), outline)
+
+    def _find_ascending(self, positions: NDArray[np.int64], outline: Outline, first_template: int) -> UnfilledBins:
+        """Finds the bins at ascending positions, window by window."""
+        return concatenated(
+            [
+                view.find(inside, outline.part(ours), first_template)
+                for view, ours, inside in self._each_window(positions)
+            ]
+        )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the costs of the bins at the given positions: int64 [N]."""

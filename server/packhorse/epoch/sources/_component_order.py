@@ -1,0 +1,151 @@
+"""The component of each position of a mixture, computed for chunks of positions and remembered.
+
+Owns `ComponentOrder`: the step from a position to its component, and back. Leaves the choice of each position's
+component to `_split_tree`, and the bins of components to `mixture_epoch`.
+
+Shape letters: C components, N positions.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.compiling import kernel_or
+from packhorse.epoch.sources._split_tree import SplitTree, deal
+from packhorse.storage import BoundedCache
+
+_CHUNK = 1 << 14  # positions of a chunk
+_BYTES_PER_POSITION = 8
+_MOST_BYTES = 4 << 20  # memory of the chunks that are remembered, those used last; at least two are
+
+
+class _Chunk(NamedTuple):
+    """Consecutive positions whose components were computed together."""
+
+    before: list[int]
+    """Number of positions that each component gets before the chunk."""
+    components: NDArray[np.int32]
+    """Component of each position: int32 [positions]."""
+    numbers: NDArray[np.uint32]
+    """For each position, number of the component's positions before it in the chunk: uint32 [positions]."""
+
+
+class ComponentOrder:
+    """The component of each position from 0 on. Thread-safe.
+
+    A position here is a draw of a segment's weights, so it may be beyond the segment that uses the order.
+
+    Args:
+        tree: decides which component gets which position; positions are below the sum of its caps.
+        length: end of the positions that are ever asked for; None for no end.
+    """
+
+    def __init__(self, tree: SplitTree, length: int | None = None) -> None:
+        self._tree = tree
+        self._length = length
+        self._lock = threading.Lock()
+        self._chunks: BoundedCache[int, _Chunk] = BoundedCache(max(2, _MOST_BYTES // (_BYTES_PER_POSITION * _CHUNK)))
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes of memory that the order takes."""
+        whole = _MOST_BYTES + _BYTES_PER_POSITION * _CHUNK
+        return whole if self._length is None else min(_BYTES_PER_POSITION * self._length, whole)
+
+    def before(self, num: int) -> list[int]:
+        """Returns the number of the first `num` positions that each component gets; `num` may be of any size."""
+        return self._tree.before(num)
+
+    def look_up(
+        self, first: int, before: Sequence[int], positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns the component of each position, and the number of its positions from `first` to there.
+
+        Args:
+            first: the position from which `positions` are counted.
+            before: `self.before(first)`.
+            positions: int64 [N], at least 0.
+        """
+        components = np.empty(len(positions), dtype=np.int32)
+        numbers = np.empty(len(positions), dtype=np.int64)
+        done = 0
+        while done < len(positions):
+            number = (first + int(positions[done])) // _CHUNK
+            chunk = self._chunk(number)
+            base = np.array([a - b for a, b in zip(chunk.before, before, strict=True)], dtype=np.int64)
+            begin = number * _CHUNK - first
+            done = _look_up(chunk.components, chunk.numbers, base, begin, positions, done, components, numbers)
+        return components, numbers
+
+    def positions_of(
+        self, component: int, first: int, before: Sequence[int], end: int, numbers: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Returns a component's positions with some numbers, from `first` on: int64 [N]; the inverse of `look_up`.
+
+        Args:
+            component: the component.
+            first: as for `look_up`.
+            before: as for `look_up`.
+            end: end of the positions that are searched.
+            numbers: for each position, the number of the component's positions from `first` to there: int64 [N].
+        """
+        positions = np.empty(len(numbers), dtype=np.int64)
+        chunks = range(first // _CHUNK, -(-end // _CHUNK))
+        for i, number in enumerate(numbers.tolist()):
+            wanted = number + before[component]
+            which = bisect_right(chunks, wanted, key=lambda c: self._tree.before_of(component, c * _CHUNK)) - 1
+            chunk = self._chunk(chunks[which])
+            inside = np.flatnonzero(chunk.components == component)[wanted - chunk.before[component]]
+            positions[i] = chunks[which] * _CHUNK + int(inside) - first
+        return positions
+
+    def _chunk(self, number: int) -> _Chunk:
+        """Returns a chunk, and remembers it."""
+        with self._lock:
+            return self._chunks.get(number, lambda: self._dealt(number))
+
+    def _dealt(self, number: int) -> _Chunk:
+        """Computes a chunk."""
+        tree, first = self._tree, number * _CHUNK
+        length = _CHUNK if self._length is None else min(_CHUNK, self._length - first)
+        before, *state = tree.state_at(first)
+        components, numbers = np.empty(length, dtype=np.int32), np.empty(length, dtype=np.uint32)
+        deal(tree.root, tree.children, tree.units, tree.keys, *state, components, numbers)
+        return _Chunk(before, components, numbers)
+
+
+@kernel_or()
+def _look_up(
+    components: Any,
+    numbers: Any,
+    base: Any,
+    first: Any,
+    positions: Any,
+    begin: Any,
+    components_out: Any,
+    numbers_out: Any,
+) -> Any:
+    """Looks positions up in a chunk, from index `begin` on, until one lies outside it; returns the index of this one.
+
+    Args:
+        components: `_Chunk.components`.
+        numbers: `_Chunk.numbers`.
+        base: number to add for each component: int64 [C].
+        first: the chunk's first position.
+        positions: int64 [N].
+        begin: index into `positions` of the first to look up.
+        components_out: receives components: int32 [N].
+        numbers_out: receives numbers: int64 [N].
+    """
+    for i in range(begin, len(positions)):
+        inside = np.uint64(positions[i] - first)  # a negative one becomes very large
+        if inside >= np.uint64(len(components)):
+            return i
+        component = np.uint64(components[inside])  # unsigned: it is not checked for being below 0
+        components_out[i] = component
+        numbers_out[i] = base[component] + np.int64(numbers[inside])
+    return len(positions)
