@@ -30,36 +30,36 @@ class _Kernels:
     """The state of this process's kernels; there is one object, `_kernels`."""
 
     def __init__(self) -> None:
-        self.get: Callable[[], None] | None = None
+        self.load_all: Callable[[], None] | None = None
         """Loads all kernels from the cache, or compiles them. None in a process that does not compile ahead: there
         each request compiles the kernel that it needs."""
         self.command: Sequence[str] = ()
         """Arguments of the Python process that compiles all kernels."""
         self.thread: threading.Thread | None = None
-        """The thread that runs `_get`; None until it is started."""
+        """The thread that runs `_get_all_compiled`; None until it is started."""
 
 
 _kernels = _Kernels()
 _lock = threading.Lock()
 
 
-def compile_ahead(get: Callable[[], None], command: Sequence[str], *, at_once: bool = True) -> None:
+def compile_ahead(load_all: Callable[[], None], command: Sequence[str], *, at_once: bool = True) -> None:
     """Lets requests of this process run plain forms of kernels that the cache lacks, while a child compiles them.
 
     Args:
-        get: loads all kernels from the cache, or compiles those that it lacks, in the order in which requests need
+        load_all: loads all kernels from the cache, or compiles those that it lacks, in the order in which requests need
             them.
         command: arguments of a Python process that calls `end_with_parent` and then compiles the same kernels.
         at_once: whether to load all kernels now and start the child if the cache lacks one. Otherwise each request
             loads the kernel that it needs, and the first one that the cache lacks starts the child.
     """
-    if at_once and _found(get):
+    if at_once and _load_if_cached(load_all):
         return
     with _lock:
         if _kernels.thread is None:
-            _kernels.get, _kernels.command = get, command
+            _kernels.load_all, _kernels.command = load_all, command
     if at_once:
-        _begin()
+        _start_thread()
 
 
 def runs_plain(compile_for: Callable[..., Any], args: Sequence[Any]) -> bool:
@@ -69,7 +69,7 @@ def runs_plain(compile_for: Callable[..., Any], args: Sequence[Any]) -> bool:
         compile_for: loads or compiles the kernel for given arguments.
         args: the arguments of the call.
     """
-    if _kernels.get is None or _kernels.thread is threading.current_thread():
+    if _kernels.load_all is None or _kernels.thread is threading.current_thread():
         return False
     if _kernels.thread is None:
         try:
@@ -77,7 +77,7 @@ def runs_plain(compile_for: Callable[..., Any], args: Sequence[Any]) -> bool:
                 compile_for(*args)
                 return False
         except NotCompiledError:
-            _begin()
+            _start_thread()
     return _kernels.thread is None or _kernels.thread.is_alive()
 
 
@@ -92,28 +92,28 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _begin() -> None:
+def _start_thread() -> None:
     """Starts the thread that gets the kernels, unless it was started before."""
     with _lock:
         if _kernels.thread is None:
-            _kernels.thread = threading.Thread(target=_get, name="kernels", daemon=True)
+            _kernels.thread = threading.Thread(target=_get_all_compiled, name="kernels", daemon=True)
             _kernels.thread.start()
 
 
-def _get() -> None:
+def _get_all_compiled() -> None:
     """Loads all kernels as soon as the cache has them.
 
     Starts the child if no other process compiles. Compiles in this process if there is no cache, or if the child ended
     and the cache still lacks a kernel.
     """
-    get, child = _kernels.get, None
-    assert get is not None
+    load_all, child = _kernels.load_all, None
+    assert load_all is not None
     try:
         with ExitStack() as stack:
-            while not _found(get):
+            while not _load_if_cached(load_all):
                 folder = cache_folder()
                 if folder is None or (child is not None and child.poll() is not None):
-                    get()
+                    load_all()
                     break
                 if child is None:
                     try:
@@ -122,7 +122,7 @@ def _get() -> None:
                         pass  # another process compiles into the same cache, so this one waits for its kernels
                     else:
                         _LOG.info("kernels are compiled, once after an install; requests are served meanwhile, slower")
-                        child = _child(stack, _kernels.command)
+                        child = _start_child(stack, _kernels.command)
                 time.sleep(_POLL_SECONDS)
         if child is not None:
             _LOG.info("all kernels are ready")
@@ -130,17 +130,17 @@ def _get() -> None:
         _LOG.exception("a kernel could not be compiled ahead; the first request that needs it compiles it")
 
 
-def _found(get: Callable[[], None]) -> bool:
-    """Returns whether the cache has all kernels, which are then loaded."""
+def _load_if_cached(load_all: Callable[[], None]) -> bool:
+    """Loads all kernels if the cache has them, and returns whether it has."""
     try:
         with only_from_cache():
-            get()
+            load_all()
     except NotCompiledError:
         return False
     return True
 
 
-def _child(stack: ExitStack, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+def _start_child(stack: ExitStack, command: Sequence[str]) -> "subprocess.Popen[bytes]":
     """Starts the child process; `stack` kills it and waits for its end."""
     child = subprocess.Popen(
         [sys.executable, *command],

@@ -123,7 +123,7 @@ class _Cache(_FunctionCache):
         Raises:
             NotCompiledError: there is none, and this thread may not compile.
         """
-        found = self._found(sig, target_context)
+        found = self._form_on_disk(sig, target_context)
         if found is None and _thread.only_from_cache:
             raise NotCompiledError(self._name)
         return found
@@ -135,7 +135,7 @@ class _Cache(_FunctionCache):
         except OSError as error:
             _warn(f"compiled kernels cannot be kept: {error.strerror or error}", Path(self.cache_path))
 
-    def _found(self, sig: Any, target_context: Any) -> Any:
+    def _form_on_disk(self, sig: Any, target_context: Any) -> Any:
         """Returns the form on disk that was compiled for a signature; None if there is none that can be used."""
         try:
             found = super().load_overload(sig, target_context)
