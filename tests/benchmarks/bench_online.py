@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from workload import Workspace, in_words
 
 from packhorse.packing import pack_histogram
-from packhorse.packing.on_demand.online import OnlinePacker, compile_kernels
+from packhorse.packing.on_demand.next_bin import compile_kernels
+from packhorse.packing.on_demand.online import OnlinePacker
 
 Lengths = NDArray[np.int64]
 

@@ -29,7 +29,7 @@ from packhorse.parameters import parameter
 from packhorse.proof.activity import refusal_at
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
-from packhorse.wire.certificates import days_until, end_of
+from packhorse.wire.certificates import days_until, expiry_of
 
 STEPS = ("DNS", "TCP", "TLS", "auth", "versions", "health", "datasets", "first bin")
 """The steps, in order."""
@@ -266,7 +266,7 @@ class _Examination:
             )
         text = f"the server's certificate is for {self._endpoint.server_name}, good for {min(days):.0f} days"
         if self._access.cert is not None:
-            days.append(days_until(end_of(self._access.cert)))
+            days.append(days_until(expiry_of(self._access.cert)))
             text += f", and this client's fits, good for {days[-1]:.0f} days"
             if days[-1] < SOON_DAYS:
                 text += f": have another issued, and replace {self._access.cert} with it; it is read again"
@@ -275,7 +275,7 @@ class _Examination:
     def _refuse_expired(self, cert: str | Path) -> None:
         """Raises a failure if the client's own certificate cannot be read or has expired."""
         try:
-            end = end_of(cert)
+            end = expiry_of(cert)
         except (ValueError, OSError) as error:
             raise _FailedError(f"the client's certificate: {error}") from None
         if days_until(end) <= 0:

@@ -4,7 +4,8 @@ Plain Python without dependencies, so that server, client and command line impor
 to start.
 """
 
-from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
+from packhorse.topology.checks import checked_integer
+from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
 from packhorse.topology.context import DEFAULT_COST_CAP_PERCENT, ContextPart, ContextRule
 from packhorse.topology.rooms import LEAST_EXTRA_TOKENS, RoomRule
 from packhorse.topology.schedule import BatchPhase, BatchSchedule

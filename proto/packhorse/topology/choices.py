@@ -1,58 +1,14 @@
-"""The enums that shape a stream: remainder policy, mode and balance; and the checks of options that use them.
+"""The enums that shape a stream: remainder policy, mode and balance, and reading them from text.
 
 Owns the names of the choices, which are the same in Python and on the command line. In the protocol a name is in
-capitals after a prefix, e.g. REMAINDER_POLICY_SPREAD. Also owns `checked_integer`, which every options class uses.
+capitals after a prefix, e.g. REMAINDER_POLICY_SPREAD. Leaves checking numbers to `checks`.
 """
 
 from enum import StrEnum
-from numbers import Integral
 from typing import TypeVar
 
 from packhorse.parameters import parameter
-
-
-def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Returns `value` as an int.
-
-    Example:
-        >>> checked_integer("batch_size", 8, 1)
-        8
-
-    Args:
-        name: name of the value, for the message.
-        value: a Python or NumPy integer, not a bool.
-        least: smallest value allowed.
-        most: largest value allowed; None for no limit.
-
-    Raises:
-        ValueError: the value is not an integer, or outside [least, most].
-    """
-    if type(value) is int and least <= value and (most is None or value <= most):
-        return value
-    wanted = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(parameter(name) + f" must be {wanted}, got {quoted(value)}")
-    number = int(value)
-    if number < least or (most is not None and number > most):
-        raise ValueError(parameter(name) + f" must be {wanted}, got {number}")
-    return number
-
-
-def quoted(value: object) -> str:
-    """Returns the first 40 characters of a value's repr, for an error message."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
-
-
-def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, in the singular for 1.
-
-    Example:
-        >>> counted(1, "rank"), counted(2_000, "id")
-        ('1 rank', '2,000 ids')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
+from packhorse.topology.checks import quoted
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 

@@ -13,7 +13,7 @@ from math import isqrt
 from typing import NamedTuple
 
 from packhorse.parameters import parameter
-from packhorse.topology.choices import checked_integer
+from packhorse.topology.checks import checked_integer
 from packhorse.topology.topology import DEFAULT_COST_LINEAR, cost_of
 
 DEFAULT_COST_CAP_PERCENT = 300

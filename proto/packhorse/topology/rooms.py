@@ -6,7 +6,7 @@ Owns the formula from length to room, and its inverse. Both take ints or NumPy a
 from dataclasses import dataclass
 from typing import Any
 
-from packhorse.topology.choices import checked_integer
+from packhorse.topology.checks import checked_integer
 
 LEAST_EXTRA_TOKENS = -1
 """Least `extra_tokens`. -1 leaves each sequence's last token out of its room: models predict it but never read it."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from packhorse.parameters import parameter
-from packhorse.topology.choices import checked_integer, quoted
+from packhorse.topology.checks import checked_integer, quoted
 
 # The greatest first: `_written` takes the first that divides a number of tokens.
 _SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}

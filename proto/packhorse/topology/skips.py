@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from packhorse.parameters import parameter
-from packhorse.topology.choices import checked_integer, quoted
+from packhorse.topology.checks import checked_integer, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,12 @@ class Skips:
         """
         left = []
         for first, end in self.ranges:
+            begin = first  # of what is left of the range
             for a, b in other.ranges:
-                if a < end and b > first:  # [a, b) takes a part away; what is before it stays, what is after it follows
-                    left.append((first, max(a, first)))
-                    first = min(b, end)
-            left.append((first, end))
+                if a < end and b > begin:  # [a, b) takes a part away; what is before it stays, what is after it follows
+                    left.append((begin, max(a, begin)))
+                    begin = min(b, end)
+            left.append((begin, end))
         return Skips(tuple((first, end) for first, end in left if first < end))
 
     def before(self, position: int) -> "Skips":

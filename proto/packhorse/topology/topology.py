@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from packhorse.parameters import parameter
-from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
+from packhorse.topology.checks import checked_integer
+from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice
 from packhorse.topology.schedule import BatchSchedule
 
 ADDED = -1

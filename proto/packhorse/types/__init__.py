@@ -1,6 +1,6 @@
 """What the server tells about datasets and streams, as frozen dataclasses read from protobuf messages.
 
-The classes are in `types/facts`; this package only exports them.
+The classes are in `types/facts`; this package only exports them, and the sentence of `types/skipped`.
 """
 
 from packhorse.types.facts import (
@@ -13,8 +13,8 @@ from packhorse.types.facts import (
     StreamHeader,
     Takedown,
     TakenPositions,
-    skipped_text,
 )
+from packhorse.types.skipped import skipped_text
 
 __all__ = [
     "Component",

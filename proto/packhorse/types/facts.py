@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
 
 from packhorse.topology import ContextRule, Skips
-from packhorse.topology.choices import counted
+from packhorse.topology.checks import counted
 from packhorse.v1 import packing_pb2 as pb
 
 
@@ -430,15 +430,3 @@ def _context_rule(message: Any) -> ContextRule | None:
     if not message.HasField("context_rule"):
         return None
     return ContextRule(**{each.name: getattr(message.context_rule, each.name) for each in fields(ContextRule)})
-
-
-def skipped_text(rows: int, by_reason: Mapping[str, int] | None) -> str:
-    """Returns how many rows were left out, and why.
-
-    Example:
-        >>> from packhorse.types import skipped_text
-        >>> skipped_text(1203, {"the id is null": 3, "the length is null": 1200})
-        '1,203 rows, 3 where the id is null, 1,200 where the length is null'
-    """
-    reasons = (f"{count:,} where {reason}" for reason, count in (by_reason or {}).items())
-    return ", ".join([counted(rows, "row"), *reasons])

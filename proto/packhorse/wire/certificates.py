@@ -19,7 +19,7 @@ _TWO_DIGITS_OF_YEAR = 0x17
 """DER's tag of a time whose year has two digits; every other time has a year of four."""
 
 
-def end_of(path: str | Path) -> datetime:
+def expiry_of(path: str | Path) -> datetime:
     """Returns when the first certificate of a PEM file expires.
 
     Raises:

@@ -18,7 +18,7 @@ from packhorse.dataset import (
     takedown_text,
 )
 from packhorse.server.datasets.protocols import Dataset
-from packhorse.topology.choices import counted
+from packhorse.topology.checks import counted
 
 
 @click.command("redact", context_settings={"show_default": True})

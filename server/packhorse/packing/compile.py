@@ -6,7 +6,7 @@ Leaves how a loop is compiled, and its cache, to `packhorse.compiling`.
 from contextlib import suppress
 
 from packhorse.packing.on_demand.even import compile_kernels as compile_even
-from packhorse.packing.on_demand.online import compile_kernels as compile_online
+from packhorse.packing.on_demand.next_bin import compile_kernels as compile_next_bin
 from packhorse.packing.on_demand.sequences import pack_sequences
 from packhorse.packing.registry import LIST_ONLY
 
@@ -17,7 +17,7 @@ def compile_kernels() -> None:
     Example:
         >>> compile_kernels()  # takes seconds the first time, then reads the cache
     """
-    compile_online()
+    compile_next_bin()
     compile_even()
     for seed in (None, 0):
         pack_sequences([1, 1], 2, seed=seed)

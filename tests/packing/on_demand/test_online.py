@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from packhorse.packing import pack_histogram
 from packhorse.packing.on_demand import online
-from packhorse.packing.on_demand.online import PATIENCE_LOOKAHEADS, OnlinePacker, fullest_bin
+from packhorse.packing.on_demand.next_bin import fullest_bin
+from packhorse.packing.on_demand.online import PATIENCE_LOOKAHEADS, OnlinePacker
 from packhorse.packing.optimal.subset_sum import fullest_subset
 
 

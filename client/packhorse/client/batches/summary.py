@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from packhorse.topology.choices import counted
+from packhorse.topology.checks import counted
 
 
 def fullness_of(num_rows: int, capacity: int, num_sequences: int, num_tokens: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.masks.prefixes import refuse_prefixes
-from packhorse.topology.choices import counted
+from packhorse.topology.checks import counted
 
 _FLASH_ATTENTION = ("flash_attn", "flash_attn_interface", "flash_attn_3", "kernels")
 """Packages through which transformers can use FlashAttention; any of them is enough."""

@@ -15,7 +15,7 @@ from packhorse.client import Client, DatasetInfo
 from packhorse.jobs import show_progress
 from packhorse.proof import AuditReport, ComponentReport, EpochOfStreams
 from packhorse.topology import Skips, Topology
-from packhorse.topology.choices import counted
+from packhorse.topology.checks import counted
 from packhorse.types import skipped_text
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from packhorse.cli.shared.service import access_of_command, asking, streams_shap
 from packhorse.client import Access, PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import TooManyStreamsError
 from packhorse.topology import Topology
-from packhorse.topology.choices import counted
+from packhorse.topology.checks import counted
 
 PATIENT = RetryPolicy(deadline_seconds=60)
 """The retry policy of the streams, patient enough to measure a slow server."""

@@ -17,7 +17,7 @@ from packhorse.cli.shared.options import remote_timeout_option
 from packhorse.cli.shared.profiles import ACCESS_KEYS, PROFILE
 from packhorse.client import Access, Client, RetryPolicy, connect
 from packhorse.client.errors import ServerUnavailableError
-from packhorse.topology.choices import counted
+from packhorse.topology.checks import counted
 
 _CLEAR_LINE = "\r\x1b[2K"
 _MANIFEST, _MIXTURE_SUFFIX = "manifest.json", ".mixture.toml"

@@ -1,7 +1,7 @@
 """Online packing: sequences arrive one by one or in groups, and full bins leave.
 
-Owns the look-ahead, a bounded number of sequences that are held back, and the choice of the bin that leaves it. Leaves
-filling one bin to `subset_sum`, and packing all that is held, at a flush, to `best_fit` and `on_demand/sequences`.
+Owns the look-ahead, a bounded number of sequences that are held back, and when a bin leaves it. Leaves choosing the
+items of this bin to `next_bin`, and packing all that is held, at a flush, to `best_fit` and `on_demand/sequences`.
 
 An item is a sequence, or a group of sequences that share a bin. In reinforcement learning a sequence has the version of
 the policy that wrote it, and `evict` drops those that are too old.
@@ -18,11 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.compiling import kernel
 from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.counts import MAX_SEQ_LEN
+from packhorse.packing.on_demand.next_bin import filled_bin, fullest_bin
 from packhorse.packing.on_demand.sequences import pack_sizes
-from packhorse.packing.optimal.subset_sum import fullest_subset
 from packhorse.packing.plan import canonical_templates
 from packhorse.parameters import parameter
 from packhorse.topology import LEAST_EXTRA_TOKENS, RoomRule, checked_integer
@@ -30,12 +29,6 @@ from packhorse.topology import LEAST_EXTRA_TOKENS, RoomRule, checked_integer
 MAX_UNITS = 1 << 17
 """Largest capacity that a search counts in tokens. For larger ones lengths are rounded up to units of several tokens.
 This wastes less than a unit for each sequence, and bounds time and memory."""
-
-MAX_TRIES = 64
-"""Most lengths that are tried as a bin's longest. More gain little, and take time if no bin can be full."""
-
-MAX_WORK = 1 << 24
-"""64-bit words of bitsets after which no further length is tried, so that a bin takes at most about 10 ms."""
 
 PATIENCE_LOOKAHEADS = 2
 """Number of bins, in look-aheads, that may leave before a sequence has to. Measured: with less, short sequences are
@@ -142,7 +135,7 @@ class OnlinePacker:
         self._separate_versions = separate_versions
         self._held: dict[int, tuple[OnlineItem, int]] = {}  # arrival number -> item, bins that had left; oldest first
         # Version (0 if items of all versions share bins) -> (-room, arrival number), ascending. No list is empty.
-        self._by_room: dict[int, list[tuple[int, int]]] = {}
+        self._by_version: dict[int, list[tuple[int, int]]] = {}
         self._num_arrived = 0
         self._num_held = 0  # sequences
         self._num_left = 0  # bins that have left, without those of flushes
@@ -261,28 +254,28 @@ class OnlinePacker:
 
     def flush(self) -> list[OnlineBin]:
         """Packs all sequences that are held, by best-fit-decreasing; more may be added afterwards."""
-        pack = self._flush_under_caps if self._caps else self._flush
-        return [one for version in sorted(self._by_room) for one in pack(version)]
+        take_all = self._take_all_under_caps if self._caps else self._take_all_by_tokens
+        return [one for version in sorted(self._by_version) for one in take_all(version)]
 
-    def _flush(self, version: int) -> list[OnlineBin]:
-        """Packs all items of a version; items of equal room go into bins in the order in which they came."""
+    def _take_all_by_tokens(self, version: int) -> list[OnlineBin]:
+        """Removes all items of a version, packed; items of equal room go into bins in the order in which they came."""
         arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
-        by_room = self._by_room.pop(version)
+        by_room = self._by_version.pop(version)
         for arrival in sorted(arrival for _, arrival in by_room):
             arrivals[self._held[arrival][0].sizes[0]].append(arrival)
         pairs = sorted(((room, len(queue)) for room, queue in arrivals.items()), reverse=True)
         templates = canonical_templates(best_fit_decreasing(pairs, self._capacity, self._limit))
         return [
-            self._bin(arrivals[room].popleft() for room in template)
+            self._take_arrivals(arrivals[room].popleft() for room in template)
             for template, multiplicity in templates
             for _ in range(multiplicity)
         ]
 
-    def _flush_under_caps(self, version: int) -> list[OnlineBin]:
-        """Packs all items of a version under several budgets."""
-        arrivals = sorted(arrival for _, arrival in self._by_room.pop(version))
+    def _take_all_under_caps(self, version: int) -> list[OnlineBin]:
+        """Removes all items of a version, packed under several budgets."""
+        arrivals = sorted(arrival for _, arrival in self._by_version.pop(version))
         bins = pack_sizes(*self._sizes(arrivals)).bins()
-        return [self._bin(arrivals[index] for index in one) for one in bins]
+        return [self._take_arrivals(arrivals[index] for index in one) for one in bins]
 
     def evict(self, oldest: int, *, whole_groups: bool) -> list[int]:
         """Drops sequences whose version is older than allowed.
@@ -298,7 +291,7 @@ class OnlinePacker:
         ids = []
         for arrival in stale:
             item, left_before = self._held[arrival]
-            self._by_room[self._version_of(item)].remove((-item.sizes[0], arrival))
+            self._by_version[self._version_of(item)].remove((-item.sizes[0], arrival))
             kept, gone = self.without_stale(item, oldest, whole_groups=whole_groups)
             ids += gone
             self._num_held -= len(gone)
@@ -306,8 +299,8 @@ class OnlinePacker:
                 del self._held[arrival]
             else:  # under its old arrival number, so that it is overdue when it would have been
                 self._held[arrival] = kept, left_before
-                insort(self._by_room.setdefault(self._version_of(kept), []), (-kept.sizes[0], arrival))
-        self._by_room = {version: items for version, items in self._by_room.items() if items}
+                insort(self._by_version.setdefault(self._version_of(kept), []), (-kept.sizes[0], arrival))
+        self._by_version = {version: items for version, items in self._by_version.items() if items}
         return ids
 
     def without_stale(
@@ -322,16 +315,16 @@ class OnlinePacker:
     def add_item(self, item: OnlineItem) -> list[OnlineBin]:
         """Holds an item, and returns the bins that leave, until no more than the look-ahead is held."""
         self._held[self._num_arrived] = item, self._num_left
-        insort(self._by_room.setdefault(self._version_of(item), []), (-item.sizes[0], self._num_arrived))
+        insort(self._by_version.setdefault(self._version_of(item), []), (-item.sizes[0], self._num_arrived))
         self._num_arrived += 1
         self._num_held += len(item.ids)
         leaving = []
         while self._num_held > self._lookahead:
-            leaving.append(self._next_bin())
+            leaving.append(self._take_next_bin())
         return leaving
 
     def _version_of(self, item: OnlineItem) -> int:
-        """Returns the key in `_by_room` of the items that may share a bin with an item."""
+        """Returns the key in `_by_version` of the items that may share a bin with an item."""
         return item.versions[0] if self._separate_versions else 0
 
     def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -359,123 +352,45 @@ class OnlinePacker:
             The bin; None if nothing, or no such item, is held.
         """
         if up_to is None:
-            return self._next_bin() if self._held else None
+            return self._take_next_bin() if self._held else None
         versions = ((arrival, min(item.versions, default=up_to)) for arrival, (item, _) in self._held.items())
         arrival = next((arrival for arrival, version in versions if version <= up_to), None)
-        return None if arrival is None else self._next_bin(arrival)
+        return None if arrival is None else self._take_next_bin(arrival)
 
-    def _next_bin(self, wanted: int | None = None) -> OnlineBin:
+    def _take_next_bin(self, wanted: int | None = None) -> OnlineBin:
         """Removes the next bin from the look-ahead; it has the item of the arrival `wanted`, if one is given."""
-        version = min(self._by_room) if wanted is None else self._version_of(self._held[wanted][0])
-        by_room = self._by_room[version]
+        version = min(self._by_version) if wanted is None else self._version_of(self._held[wanted][0])
+        by_room = self._by_version[version]
         rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
         arrival = wanted
         if arrival is None:
-            arrival = next(iter(self._held)) if len(self._by_room) == 1 else min(arrival for _, arrival in by_room)
+            arrival = next(iter(self._held)) if len(self._by_version) == 1 else min(arrival for _, arrival in by_room)
         item, left_before = self._held[arrival]
         overdue = self._num_left - left_before >= PATIENCE_LOOKAHEADS * self._lookahead
         is_forced = overdue or wanted is not None
         forced = bisect_left(by_room, (-item.sizes[0], arrival)) if is_forced else -1
         if self._caps:
-            return self._leave(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
+            return self._take_chosen(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
         capacity = self._capacity // self._unit
         units = np.minimum(-(-rooms // self._unit), capacity)  # rounded up, the longest would exceed it
-        return self._leave(version, fullest_bin(units, capacity, self._limit, forced).tolist())
+        return self._take_chosen(version, fullest_bin(units, capacity, self._limit, forced).tolist())
 
-    def _leave(self, version: int, chosen: list[int]) -> OnlineBin:
-        """Removes the items with the given indices in `_by_room[version]`, ascending, and returns their bin."""
-        by_room = self._by_room[version]
+    def _take_chosen(self, version: int, chosen: list[int]) -> OnlineBin:
+        """Removes the items with the given indices in `_by_version[version]`, ascending, and returns their bin.
+
+        It counts as a bin that has left.
+        """
+        by_room = self._by_version[version]
         arrivals = [by_room[index][1] for index in chosen]
         for index in reversed(chosen):
             del by_room[index]
         if not by_room:
-            del self._by_room[version]
+            del self._by_version[version]
         self._num_left += 1
-        return self._bin(arrivals)
+        return self._take_arrivals(arrivals)
 
-    def _bin(self, arrivals: Iterable[int]) -> OnlineBin:
-        """Removes the items of some arrivals from `_held`, and returns their bin."""
+    def _take_arrivals(self, arrivals: Iterable[int]) -> OnlineBin:
+        """Removes the items of some arrivals from `_held`, and returns their bin; `_by_version` has them no longer."""
         items = [self._held.pop(arrival)[0] for arrival in arrivals]
         self._num_held -= sum(len(item.ids) for item in items)
         return OnlineBin(items)
-
-
-def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: int) -> list[int]:
-    """Chooses the items of the next bin under several budgets: those with the largest shares first, if they fit.
-
-    Example:
-        >>> filled_bin(np.array([[9, 0], [5, 2], [4, 3], [4, 1]]), np.array([10, 4]), forced=-1)
-        [2, 3]
-
-    Args:
-        sizes: sizes of the items: int64 [n, d], each in [0, its capacity].
-        capacities: a bin's capacities: int64 [d].
-        forced: index of an item that the bin has to have; -1 for any bin.
-
-    Returns:
-        Indices into `sizes`, ascending.
-    """
-    order = np.argsort(-(sizes / capacities).sum(axis=1), kind="stable")
-    first = int(order[0]) if forced < 0 else forced
-    chosen, room = [first], capacities - sizes[first]
-    order = order[order != first]
-    while True:
-        order = order[(sizes[order] <= room).all(axis=1)]
-        if not len(order):
-            return sorted(chosen)
-        chosen.append(int(order[0]))
-        room = room - sizes[order[0]]
-        order = order[1:]
-
-
-@kernel
-def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int) -> NDArray[np.int64]:
-    """Chooses the items of the next bin by tokens: for each length as the longest, the fullest bin; the best of these.
-
-    Args:
-        sizes: rooms of the items, in units: int64 [n], descending, each in [1, capacity].
-        capacity: a bin's capacity in units.
-        limit: the most items in a bin, at least 1.
-        forced: index of an item that the bin has to have; -1 for any bin.
-
-    Returns:
-        Indices into `sizes`, int64, ascending.
-    """
-    first = max(forced, 0)
-    best = np.empty(0, np.int64)
-    best_total = 0
-    tries = 0
-    work = 0
-    others = np.empty(max(len(sizes) - 1, 0), np.int64)
-    while first < len(sizes) and tries < MAX_TRIES and work < MAX_WORK:
-        for i in range(len(others)):
-            others[i] = sizes[i + (i >= first)]
-        beside = fullest_subset(others, capacity - sizes[first], limit - 1)
-        total = sizes[first]
-        for i in beside:
-            total += others[i]
-        if total > best_total:
-            best_total = total
-            best = np.empty(len(beside) + 1, np.int64)
-            at, is_in = 0, False
-            # `beside` descends and its indices leave out `first`; `best` ascends and has it.
-            for k in range(len(beside) - 1, -1, -1):
-                index = beside[k] + (beside[k] >= first)
-                if index > first and not is_in:
-                    best[at], at, is_in = first, at + 1, True
-                best[at], at = index, at + 1
-            if not is_in:
-                best[at] = first
-        if forced >= 0 or total == capacity:
-            break
-        length = sizes[first]
-        while first < len(sizes) and sizes[first] == length:
-            first += 1
-        tries += 1
-        work += len(others) * ((capacity - length >> 6) + 1)
-    return best
-
-
-def compile_kernels() -> None:
-    """Compiles, or loads from Numba's cache, the kernels that the first bin would otherwise wait for."""
-    fullest_bin(np.ones(1, np.int64), 1, 1, -1)

@@ -1,6 +1,6 @@
 """Filling one bin as well as possible: a compiled loop for the subset sum problem, over bitsets.
 
-Leaves the sequences among which it chooses to `on_demand/online` and `repacking`.
+Leaves the sequences among which it chooses to `on_demand/next_bin` and `repacking`.
 """
 
 import numpy as np

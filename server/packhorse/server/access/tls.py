@@ -13,7 +13,7 @@ import grpc
 
 from packhorse.parameters import parameter
 from packhorse.storage import Watched, read_plain
-from packhorse.wire.certificates import end_of
+from packhorse.wire.certificates import expiry_of
 
 FRESH_SECONDS = 0.25
 """Seconds after which the files are looked at again. Not at every connection: thousands may open at once."""
@@ -63,7 +63,7 @@ class Certificates:
         ends = {}
         for path in (self._files.cert, *(() if self._files.client_ca is None else (self._files.client_ca,))):
             with suppress(ValueError, OSError):  # `trouble` says what is wrong with it
-                ends[path.name] = end_of(path).timestamp()
+                ends[path.name] = expiry_of(path).timestamp()
         return ends
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
