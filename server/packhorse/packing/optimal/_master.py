@@ -4,7 +4,7 @@ Owns its columns (the known bins), its rows (the lengths), and the solver, which
 Leaves finding bins that are worth adding to `_pricing`, and making whole numbers of its fractions to `_rounding`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import highspy
 import numpy as np
@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 
 from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
 
+Repeat = tuple[int, int]
+"""A length in a bin: (its index among the descending lengths, number of copies)."""
+Column = tuple[Repeat, ...]
+"""A bin: its lengths, by ascending index."""
+
 
 class Solver(highspy.Highs):
-    """A HiGHS solver that never writes to stdout.
+    """A HiGHS solver of master problems that never writes to stdout.
 
     From 1.16 on, HiGHS prints its name and licence when callbacks are enabled, which its constructor does before an
     option can be set. A command's stdout holds results only.
@@ -29,11 +34,39 @@ class Solver(highspy.Highs):
         self.setOptionValue("output_flag", False)
         super().enableCallbacks()  # type: ignore[no-untyped-call]
 
+    def set_options(self, options: Mapping[str, bool | int | float | str]) -> None:
+        """Sets several options of HiGHS, by their names."""
+        for name, value in options.items():
+            self.setOptionValue(name, value)
 
-Repeat = tuple[int, int]
-"""A length in a bin: (its index among the descending lengths, number of copies)."""
-Column = tuple[Repeat, ...]
-"""A bin: its lengths, by ascending index."""
+    def add_demands(self, demands: NDArray[np.float64]) -> None:
+        """Adds a row for each length: the columns hold it at least as often as demanded, float64 [n]."""
+        num_rows, none = len(demands), np.zeros(0)
+        self.addRows(
+            num_rows,
+            demands,
+            np.full(num_rows, highspy.kHighsInf),
+            0,
+            np.zeros(num_rows, dtype=np.int32),
+            none.astype(np.int32),
+            none,
+        )
+
+    def add_columns(self, columns: Sequence[Column]) -> None:
+        """Adds bins, at least one, each of which costs 1 and may be used any number of times."""
+        sizes = np.array([len(column) for column in columns])
+        repeats = np.array([repeat for column in columns for repeat in column])  # [repeats, 2]
+        self.addCols(
+            len(columns),
+            np.ones(len(columns)),
+            np.zeros(len(columns)),
+            np.full(len(columns), highspy.kHighsInf),
+            len(repeats),
+            np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int32),
+            repeats[:, 0].astype(np.int32),
+            repeats[:, 1].astype(np.float64),
+        )
+
 
 _STEPS_PER_ROW = 50
 """Steps of the budget that an iteration of the simplex method costs for each row."""
@@ -60,25 +93,16 @@ class Master:
         self._num_rows = num_rows
         self._rows = np.arange(num_rows, dtype=np.int32)
         self._solver = Solver()
-        options: dict[str, bool | int | str] = {
-            "threads": 1,
-            "presolve": "off",
-            "simplex_scale_strategy": 0,  # coefficients are small integers; scaling them took half as long again
-            "solver": "simplex",
-            "random_seed": 0,
-        }
-        for name, value in options.items():
-            self._solver.setOptionValue(name, value)
-        none = np.zeros(0)
-        self._solver.addRows(
-            num_rows,
-            np.zeros(num_rows),
-            np.full(num_rows, highspy.kHighsInf),
-            0,
-            np.zeros(num_rows, dtype=np.int32),
-            none.astype(np.int32),
-            none,
+        self._solver.set_options(
+            {
+                "threads": 1,
+                "presolve": "off",
+                "simplex_scale_strategy": 0,  # coefficients are small integers; scaling them took half as long again
+                "solver": "simplex",
+                "random_seed": 0,
+            }
         )
+        self._solver.add_demands(np.zeros(num_rows))
         self._scale = 1
         self._has_new_demand = True
         self.add(columns)
@@ -90,18 +114,7 @@ class Master:
             return 0
         self._known.update(new)
         self.columns.extend(new)
-        sizes = np.array([len(column) for column in new])
-        repeats = np.array([repeat for column in new for repeat in column])  # [repeats, 2]
-        self._solver.addCols(
-            len(new),
-            np.ones(len(new)),
-            np.zeros(len(new)),
-            np.full(len(new), highspy.kHighsInf),
-            len(repeats),
-            np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int32),
-            repeats[:, 0].astype(np.int32),
-            repeats[:, 1].astype(np.float64),
-        )
+        self._solver.add_columns(new)
         return len(new)
 
     def demand(self, counts: Sequence[int]) -> None:

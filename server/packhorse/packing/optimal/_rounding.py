@@ -217,40 +217,19 @@ def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget
     left = budget.seconds_left()
     if left <= 0:
         raise OutOfTimeError
-    options: dict[str, bool | int | float] = {
-        "threads": 1,
-        "random_seed": 0,
-        "time_limit": left,
-        "mip_max_nodes": _MOST_NODES,
-        "mip_abs_gap": 0.99,  # the number of bins is whole, so less than one bin is no gap
-        "mip_rel_gap": 0.0,
-    }
-    for name, value in options.items():
-        solver.setOptionValue(name, value)
-    num_rows = len(counts)
-    empty = np.zeros(0)
-    solver.addRows(
-        num_rows,
-        np.array(counts, dtype=np.float64),
-        np.full(num_rows, highspy.kHighsInf),
-        0,
-        np.zeros(num_rows, dtype=np.int32),
-        empty.astype(np.int32),
-        empty,
+    solver.set_options(
+        {
+            "threads": 1,
+            "random_seed": 0,
+            "time_limit": left,
+            "mip_max_nodes": _MOST_NODES,
+            "mip_abs_gap": 0.99,  # the number of bins is whole, so less than one bin is no gap
+            "mip_rel_gap": 0.0,
+        }
     )
-    repeats = np.array([repeat for column in columns for repeat in column])
-    starts = np.cumsum([0] + [len(column) for column in columns])[:-1]
+    solver.add_demands(np.array(counts, dtype=np.float64))
+    solver.add_columns(columns)
     num = len(columns)
-    solver.addCols(
-        num,
-        np.ones(num),
-        np.zeros(num),
-        np.full(num, highspy.kHighsInf),
-        len(repeats),
-        starts.astype(np.int32),
-        repeats[:, 0].astype(np.int32),
-        repeats[:, 1].astype(np.float64),
-    )
     solver.changeColsIntegrality(
         num, np.arange(num, dtype=np.int32), np.full(num, int(highspy.HighsVarType.kInteger), dtype=np.uint8)
     )

@@ -30,7 +30,7 @@ from packhorse.prepare.groups._resources import SizeCounts
 from packhorse.prepare.groups._whole_groups import WholeGroups, groups_of_version, whole_groups
 from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.input import Opened, Resource
-from packhorse.topology.choices import counted
+from packhorse.topology.checks import counted
 
 
 class _Added(NamedTuple):
