@@ -229,8 +229,13 @@ class _TrainerEpochs:
         else:
             counted = epochs.processed, batches.current.processed
         self._warn_of_end(done)
-        if counted == (self._epoch, done) and not (is_ended and batches.is_last_batch):
-            return
+        if counted != (self._epoch, done) or (is_ended and batches.is_last_batch):
+            self._write_counts(done)
+
+    def _write_counts(self, done: int) -> None:
+        """Makes the Trainer continue in this epoch, after `done` of its batches."""
+        fit_loop: Any = self._trainer.fit_loop
+        epochs, batches = fit_loop.epoch_progress.current, fit_loop.epoch_loop.batch_progress
         epochs.processed = epochs.completed = self._epoch
         epochs.ready = epochs.started = self._epoch + bool(done)
         vars(fit_loop.epoch_progress.total).update(vars(epochs))

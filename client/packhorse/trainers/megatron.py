@@ -1,31 +1,25 @@
 """Megatron: an endless iterator of packed micro-batches for its training loop.
 
-Owns which ranks read data, iterating over epochs, resuming from Megatron's checkpoints, and optimizer steps under
-dynamic context parallelism. Leaves the keys of a micro-batch to `packhorse.client.presets`, batches and data-parallel
-ranks to `packhorse.client.loading`, and sending micro-batches to ranks that do not read to `megatron_batch`. Importing
-this module needs no Megatron.
+Owns which ranks read data, iterating over epochs, and resuming from Megatron's checkpoints. Leaves the keys of a
+micro-batch to `packhorse.client.presets`, batches and data-parallel ranks to `packhorse.client.loading`, bins that
+ranks share under dynamic context parallelism to `_megatron_shared_bins`, and sending micro-batches to ranks that do not
+read to `megatron_batch`. Importing this module needs no Megatron.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
-from packhorse.client import LoaderOptions, PackedBatch, PackedDataLoader
-from packhorse.client.batches import IGNORE_INDEX
-from packhorse.client.connecting import as_server
-from packhorse.client.loading.folder import of_folder
-from packhorse.client.loading.ranks import find_rank, megatron_state
-from packhorse.client.options import as_run
+from packhorse.client import PackedDataLoader
+from packhorse.client.loading.ranks import megatron_state
 from packhorse.client.presets import megatron_lm_preset
-from packhorse.client.presets.megatron import check_segments, megatron_alignment
 from packhorse.client.streams.cursor import Resume
-from packhorse.parallel import context_batch
 from packhorse.topology import ContextRule
 from packhorse.trainers._data import PackedData
+from packhorse.trainers._megatron_shared_bins import SharedBins, open_shared_bins, rule_of_dataset
 
 _NO_STEP = (
     "an epoch of this dataset has no step of this size; take fewer ranks or a smaller micro_batch_size, or a remainder "
@@ -55,70 +49,6 @@ class MegatronStep(NamedTuple):
     """Sum of the squares of the sequences' lengths."""
 
 
-@dataclass(frozen=True)
-class _SharedBins:
-    """Dynamic context parallelism: makes this rank's micro-batches of bins that several ranks share.
-
-    Below, "all ranks" are those of data and context parallelism together.
-    """
-
-    rule: ContextRule
-    """How ranks share a bin."""
-    rank: int
-    """This rank, counted over all ranks."""
-    tensor_parallel_size: int
-    """Tensor-parallel ranks; 1 without sequence parallelism."""
-    process_group: Any = None
-    """The process group of all ranks, to add up sums; None if all ranks share one bin, so that every rank has the sums
-    already, or if Megatron's parallel state is not used."""
-
-    def over_ranks(self, sums: tuple[int, int], device: torch.device) -> list[float]:
-        """Adds up sums over all ranks; each rank gives the sums of the bins that it shares.
-
-        Every bin is so counted by all ranks that share it, and the total is divided by their number.
-        """
-        total = torch.tensor(sums, dtype=torch.float64, device=device)  # whole numbers up to 2^53 are exact
-        if self.process_group is not None:
-            dist.all_reduce(total, group=self.process_group)
-            total /= self.rule.max_context_parallel
-        return cast(list[float], total.tolist())
-
-    def micro_batch(self, batch: PackedBatch) -> dict[str, torch.Tensor]:
-        """Returns this rank's sequences, not divided over ranks, with the keys of Megatron's packed micro-batches.
-
-        Legend: n sequences with T tokens of room.
-
-        - `tokens`, `labels`, `position_ids`: int64 [T]; `loss_mask`: float32 [T]; `padding_mask`: bool [T].
-        - `cu_seqlens`: offsets of lengths; `cu_seqlens_padded`: offsets of rooms; int32 [n + 1] each.
-        - `max_seqlen`: the longest room; `local_cp_size`: the ranks that share the sequences; int32 [] each.
-
-        A rank without sequences gets a sequence of padding without loss.
-        """
-        part = context_batch(batch, self.rule, self.rank, layout=None)
-        device, offsets, lengths = part.input_ids.device, part.cu_seqlens.long(), part.lengths
-        values = torch.stack([part.input_ids[0], part.labels[0], part.position_ids[0]])
-        if part.num_tokens:
-            align = megatron_alignment(part.cp_size, self.tensor_parallel_size)
-            check_segments(offsets.diff().numpy(), align)
-        else:
-            lengths = torch.tensor([self.tensor_parallel_size])
-            offsets = torch.tensor([0, self.tensor_parallel_size])
-            values = values.repeat(1, self.tensor_parallel_size)
-        tokens, labels, position_ids = values
-        ends = torch.repeat_interleave(offsets[:-1] + lengths, offsets.diff())
-        return {
-            "tokens": tokens,
-            "labels": labels,
-            "loss_mask": (labels != IGNORE_INDEX).float(),
-            "position_ids": position_ids,
-            "padding_mask": (torch.arange(len(ends)) >= ends).to(device),
-            "cu_seqlens": torch.cat((torch.zeros(1), lengths.cumsum(0))).to(device, torch.int32),
-            "cu_seqlens_padded": offsets.to(device, torch.int32),
-            "max_seqlen": offsets.diff().max().to(device, torch.int32),
-            "local_cp_size": torch.tensor(part.cp_size, dtype=torch.int32, device=device),
-        }
-
-
 class MegatronIterator:
     """Endless micro-batches, epoch after epoch, for Megatron's training loop.
 
@@ -142,7 +72,7 @@ class MegatronIterator:
     """
 
     def __init__(
-        self, loader: PackedDataLoader, *, seq_length: int | None = None, shared: _SharedBins | None = None
+        self, loader: PackedDataLoader, *, seq_length: int | None = None, shared: SharedBins | None = None
     ) -> None:
         self._loader = loader
         self._seq_length = seq_length
@@ -354,8 +284,9 @@ def create_megatron_iterator(
             raise ValueError(
                 "dynamic_context_parallel takes micro_batch_size 1, and load_saved instead of consumed_samples"
             )
-        rule = _rule_of(data) if dynamic_context_parallel is True else dynamic_context_parallel
-        return _of_shared_bins(data, rule, state, tensor_parallel_size, seq_length)
+        rule = rule_of_dataset(data) if dynamic_context_parallel is True else dynamic_context_parallel
+        loader, shared = open_shared_bins(data, rule, state, tensor_parallel_size, seq_length)
+        return MegatronIterator(loader, shared=shared)
     preset = megatron_lm_preset(
         context_parallel_size=state.get_context_parallel_world_size() if state is not None else 1,
         tensor_parallel_size=tensor_parallel_size,
@@ -365,40 +296,3 @@ def create_megatron_iterator(
     if consumed_samples:
         iterator.skip_samples(consumed_samples)
     return iterator
-
-
-def _rule_of(data: PackedData) -> ContextRule:
-    """Asks the server for the rule by which ranks share the dataset's bins; a ValueError if it has none."""
-    target, dataset, _ = of_folder(data.target, data.dataset, data.tokens)
-    server, name = as_server(target), as_run(dataset).dataset
-
-    def ask() -> ContextRule | None:
-        with server.open() as client:
-            return client.get_dataset(name).context_rule
-
-    rule = server.ask(ask)
-    if rule is None:
-        raise ValueError(
-            f"dynamic_context_parallel needs a dataset prepared with tokens_per_rank, and {name} was not: prepare it "
-            "so, or give a ContextRule"
-        )
-    return rule
-
-
-def _of_shared_bins(
-    data: PackedData, rule: ContextRule, state: Any, tensor_parallel_size: int, seq_length: int | None
-) -> MegatronIterator:
-    """Returns an iterator under dynamic context parallelism."""
-    options, process_group = data.loader or LoaderOptions(), None
-    if state is None or options.rank is not None:
-        rank, num_ranks = find_rank(options.rank)
-    else:
-        rank = state.get_data_parallel_rank(with_context_parallel=True)
-        num_ranks = state.get_data_parallel_world_size(with_context_parallel=True)
-        if num_ranks > rule.max_context_parallel:
-            process_group = state.get_data_parallel_group(with_context_parallel=True)
-    of_loader = rule.of_loader(rank, num_ranks)
-    if seq_length not in (None, rule.max_seq_len):
-        raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
-    loader = replace(data, loader=replace(options, rank=of_loader)).open(batch_size=1)
-    return MegatronIterator(loader, shared=_SharedBins(rule, rank, tensor_parallel_size, process_group))

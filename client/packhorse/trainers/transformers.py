@@ -2,23 +2,24 @@
 
 `PackedTrainerMixin` does the same for subclasses of that Trainer. Owns correcting the Trainer's counts after a resume
 (epochs, steps, the learning rate's schedule), and storing the cursor in its checkpoints. Leaves batches to
-`packhorse.client.loading`, and their keys to `packhorse.client.presets`.
+`packhorse.client.loading`, their keys to `packhorse.client.presets`, and which of them an epoch still has to
+`_transformers_batches`.
 """
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from packhorse.client import LoaderOptions, PackedDataLoader
-from packhorse.client.batches import Media
+from packhorse.client.batches import IGNORE_INDEX, Media
 from packhorse.client.presets import Preset, PresetName
 from packhorse.topology import StreamMode
 from packhorse.trainers import sees_other_sequences
 from packhorse.trainers._data import PackedData
+from packhorse.trainers._transformers_batches import BatchesWithoutCursor, TrainingBatches
 from packhorse.trainers._validation import ValidationBatches
 
 try:
@@ -131,7 +132,7 @@ class PackedTrainerMixin(_AnyTrainer):
     """Whether a model is trained even if its packed sequences see each other."""
     train_dataset: PackedData | None
     eval_dataset: Any
-    _batches: "TrainingBatches | None" = None
+    _batches: TrainingBatches | None = None
     _resumed: dict[str, Any] | None = None  # the cursor of the checkpoint to resume from
     _steps_done: int | None = None  # after a resume with num_train_epochs: the schedule's steps that are done
     _sums: torch.Tensor | None = None  # during an evaluation: float64 [2], sum of losses and number of targets
@@ -186,7 +187,7 @@ class PackedTrainerMixin(_AnyTrainer):
         finally:
             self._close()
 
-    def get_train_dataloader(self) -> "TrainingBatches":
+    def get_train_dataloader(self) -> TrainingBatches:
         """Returns this process's training batches, which accelerate does not divide again."""
         if self.train_dataset is None:
             raise ValueError("training wants train_dataset=PackedData(…)")
@@ -207,11 +208,11 @@ class PackedTrainerMixin(_AnyTrainer):
         if id(data) not in self._of_validation:
             loader = self._loader(data, self.args.per_device_eval_batch_size)
             self._of_validation[id(data)] = ValidationBatches(loader)
-        return _WithoutCursor(self._of_validation[id(data)])
+        return BatchesWithoutCursor(self._of_validation[id(data)])
 
     def evaluation_loop(self, dataloader: Any, *options: Any, metric_key_prefix: str = "eval", **more: Any) -> Any:
         """Evaluates as the trainer does; for packed data the loss is the mean over all targets of all processes."""
-        if not isinstance(dataloader, _WithoutCursor):
+        if not isinstance(dataloader, BatchesWithoutCursor):
             return super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         output = super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
@@ -224,7 +225,7 @@ class PackedTrainerMixin(_AnyTrainer):
         """Predicts as the trainer does; for packed data it also adds up losses, each times its number of targets."""
         loss, logits, labels = super().prediction_step(model, inputs, *options, **more)
         if self._sums is not None and loss is not None:
-            num_targets = inputs["labels"].ne(-100).sum().to(self._sums.device)
+            num_targets = inputs["labels"].ne(IGNORE_INDEX).sum().to(self._sums.device)
             if num_targets:
                 self._sums += torch.stack([loss.detach().double() * num_targets, num_targets.double()])
         return loss, logits, labels
@@ -354,69 +355,6 @@ class PackedTrainer(PackedTrainerMixin, Trainer):
         >>> data = PackedData("127.0.0.1:50051", "corpus", "corpus.idx")
         >>> PackedTrainer(model, TrainingArguments("output"), train_dataset=data).train()  # doctest: +SKIP
     """
-
-
-class TrainingBatches:
-    """The training batches as the Trainer iterates them: without cursors, and only those of an epoch that remain."""
-
-    epoch: int
-    """The epoch that is being trained."""
-    num_left: int
-    """Batches of this epoch, from its beginning or from the position at which it was resumed."""
-
-    def __init__(self, loader: PackedDataLoader) -> None:
-        self._loader = loader
-        self._length = len(loader)
-        self.set_epoch(loader.epoch)
-
-    def __len__(self) -> int:
-        """Returns the number of batches in a whole epoch."""
-        return self._length
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(_without_cursor, self._loader)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses an epoch; a resumed epoch keeps its position."""
-        self._loader.set_epoch(epoch)
-        self.epoch, self.num_left = epoch, len(self._loader)
-
-    def resume(self, cursor: Mapping[str, Any]) -> None:
-        """Continues after a cursor; if that is the last batch of its epoch, with the next epoch."""
-        self._loader.load_state_dict(cursor)
-        self.set_epoch(self._loader.epoch)
-        if self.num_left == 0:
-            self.set_epoch(self.epoch + 1)
-
-    def share_of_epoch(self, counted: float) -> float:
-        """Returns the epochs done, from the Trainer's number, which counts the remaining batches as a whole epoch."""
-        left = self.num_left / max(self._length, self.num_left)
-        return self.epoch + 1 - left * (self.epoch + 1 - counted)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor of the last returned batch."""
-        return self._loader.state_dict()
-
-    def close(self) -> None:
-        """Ends the workers."""
-        self._loader.close()
-
-
-class _WithoutCursor:
-    """The batches of a validation set without their cursors, because the Trainer passes every key to the model."""
-
-    def __init__(self, batches: ValidationBatches) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(_without_cursor, self._batches)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-
-def _without_cursor(batch: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in batch.items() if name != "cursor"}
 
 
 def _replaced(eval_dataset: Any, stand_in: Any) -> Any:

@@ -1,0 +1,74 @@
+"""The batches that Hugging Face's Trainer iterates over, for training and for validation, without their cursors.
+
+Owns which batches of a resumed epoch remain, and the share of the epoch that is done. Leaves the Trainer's counts and
+the cursor in its checkpoints to `transformers`, and making the batches to `packhorse.client.loading`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from packhorse.client import PackedDataLoader
+from packhorse.trainers._validation import ValidationBatches
+
+
+class TrainingBatches:
+    """The training batches as the Trainer iterates them: without cursors, and only those of an epoch that remain."""
+
+    epoch: int
+    """The epoch that is being trained."""
+    num_left: int
+    """Batches of this epoch, from its beginning or from the position at which it was resumed."""
+
+    def __init__(self, loader: PackedDataLoader) -> None:
+        self._loader = loader
+        self._length = len(loader)
+        self.set_epoch(loader.epoch)
+
+    def __len__(self) -> int:
+        """Returns the number of batches in a whole epoch."""
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(_without_cursor, self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses an epoch; a resumed epoch keeps its position."""
+        self._loader.set_epoch(epoch)
+        self.epoch, self.num_left = epoch, len(self._loader)
+
+    def resume(self, cursor: Mapping[str, Any]) -> None:
+        """Continues after a cursor; if that is the last batch of its epoch, with the next epoch."""
+        self._loader.load_state_dict(cursor)
+        self.set_epoch(self._loader.epoch)
+        if self.num_left == 0:
+            self.set_epoch(self.epoch + 1)
+
+    def share_of_epoch(self, counted: float) -> float:
+        """Returns the epochs done, from the Trainer's number, which counts the remaining batches as a whole epoch."""
+        left = self.num_left / max(self._length, self.num_left)
+        return self.epoch + 1 - left * (self.epoch + 1 - counted)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the cursor of the last returned batch."""
+        return self._loader.state_dict()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._loader.close()
+
+
+class BatchesWithoutCursor:
+    """The batches of a validation set without their cursors, because the Trainer passes every key to the model."""
+
+    def __init__(self, batches: ValidationBatches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(_without_cursor, self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+def _without_cursor(batch: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in batch.items() if name != "cursor"}
