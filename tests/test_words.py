@@ -141,6 +141,8 @@ ABOUT_SHARED_BINS = (
     "server/packhorse/packing/context.py",
     "server/packhorse/analysis/context_plans.py",
     "client/packhorse/parallel/context.py",
+    "client/packhorse/parallel/counts.py",
+    "client/packhorse/parallel/row_layouts.py",
     "client/packhorse/parallel/process_groups.py",
     "client/guides/dynamic-context-parallelism.md",
 )

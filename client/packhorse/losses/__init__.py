@@ -1,6 +1,8 @@
 """Losses: weights of tokens, and sums and metrics by sequence and by component."""
 
-from packhorse.losses.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
+from packhorse.losses.counts import LossCounts
+from packhorse.losses.groups import SequenceGroups
+from packhorse.losses.loss_weights import LossReduction, build_loss_weights
 from packhorse.losses.sums import (
     ComponentMetrics,
     per_component_metrics,

@@ -1,0 +1,49 @@
+"""What losses read of a batch, whether it is packed rows or trees: its layout, its targets, its groups' ids.
+
+Leaves numbering groups to `groups`, and counting over micro-batches to `counts`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client import PackLayout, as_layout
+from packhorse.client.batches import IGNORE_INDEX
+from packhorse.client.masks.transfer import transfer
+from packhorse.losses.sums import check_shape
+
+
+def layout_of(batch: Mapping[str, Any]) -> PackLayout:
+    """Returns a batch's layout, or makes it from offsets, as batches of some presets have them."""
+    if "layout" in batch:
+        return as_layout(batch)
+    if "cu_seq_lens_q" in batch:
+        return as_layout(batch["cu_seq_lens_q"])
+    raise ValueError(
+        "this batch carries no 'layout', as those of most presets do not: count and weigh it before the preset, with "
+        "LossCounts.of_batch(batch) and build_loss_weights(batch), then get_preset(name).convert(batch)"
+    )
+
+
+def targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Returns the number of targets of every sequence, on the labels' device: int64 [n]."""
+    if "sequence_index" in batch:  # a tree
+        which = batch["sequence_index"]
+        return which.new_zeros(len(batch["ids"])).index_add_(0, which, torch.ones_like(which))
+    layout = layout_of(batch)
+    labels = batch["labels"]
+    check_shape("labels", labels, layout)
+    # Shifted or not, a sequence's targets are at positions of its own tokens, so a difference of sums counts them.
+    num_before = torch.nn.functional.pad((labels != IGNORE_INDEX).flatten().cumsum(0), (1, 0))
+    starts, ends = transfer([layout.starts, layout.starts + layout.lengths], labels.device)
+    return num_before[ends] - num_before[starts]
+
+
+def group_ids_of(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    """Returns the id of every sequence's group: int64 [n], negative for none; None if the batch has no groups."""
+    if "sequence_index" not in batch:  # no tree
+        return layout_of(batch).group_ids
+    return batch["group_ids"].cpu().numpy() if "group_ids" in batch else None
