@@ -62,7 +62,7 @@ class Batch:
 
 def measure() -> None:
     """Writes the lengths of documents of the demo's corpus, the functions and classes of Python's standard library."""
-    from packhorse.demo.commands.demo import python_corpus
+    from packhorse.demo.corpus import python_corpus
 
     lengths = [len(text.encode()) for text in islice(python_corpus(), 0, None, EVERY)]
     facts = {

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from packhorse.demo.commands.demo import python_corpus, source_documents
+from packhorse.demo.corpus import python_corpus, source_documents
 
 
 def test_small_classes_are_whole_and_large_ones_are_cut_into_methods() -> None:

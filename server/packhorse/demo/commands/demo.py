@@ -1,29 +1,17 @@
 """`packhorse demo`: from text to training on this machine, with a server that is killed in the middle.
 
-Owns the steps of the demo, the process of its server, and its corpus, which every machine has: the functions and
-classes of the installed Python's standard library. A rank of the training is in `demo/trainer`.
+Owns the steps of the demo. Leaves its corpus to `demo/corpus`, the process of its server to `demo/server_process`, and
+a rank of the training to `demo/trainer`.
 """
 
-import ast
-import io
 import multiprocessing
-import os
 import queue
-import re
-import subprocess
-import sys
-import sysconfig
-import textwrap
-import threading
 import time
-import tokenize
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -35,6 +23,8 @@ from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.client import connect
 from packhorse.dataset import PreparedDataset, open_prepared
+from packhorse.demo.corpus import python_corpus
+from packhorse.demo.server_process import DemoServer
 from packhorse.demo.trainer import EpochCount, TrainerOptions, run_rank, token_checksum
 from packhorse.formats import MegatronTokens
 from packhorse.packing import PackingStats
@@ -44,90 +34,6 @@ from packhorse.storage import refuse_url
 from packhorse.tokenize import TokenizeSummary, tokenize_documents
 from packhorse.topology import Topology
 
-_EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
-_TEST_FOLDERS = frozenset({"test", "tests", "idle_test"})
-_SMALL_CLASS_LINES = 40
-"""The most lines of a class that is one document."""
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-_COMPOUND = (ast.If, ast.Try, ast.TryStar, ast.With, ast.ExceptHandler)
-"""Statements at a module's or class's level that may hold functions and classes."""
-
-
-def python_corpus(limit_documents: int | None = None) -> Iterator[str]:
-    """Yields the source text of every function and class of the standard library, its tests included.
-
-    A function that is not inside another one is a document, with its decorators and inner functions. A class of at most
-    40 lines is a document; a longer class is cut into its methods and inner classes. No text is in two documents. The
-    library comes before its tests; both are ordered by path, and then by line. Files that cannot be parsed are skipped.
-
-    Args:
-        limit_documents: the most documents; None for all of them.
-
-    Raises:
-        ValueError: limit_documents is negative.
-    """
-    if limit_documents is not None and limit_documents < 0:
-        raise ValueError(f"limit_documents is {limit_documents}; it must be at least 0, or None for no limit")
-    return islice(_corpus(Path(sysconfig.get_path("stdlib"))), limit_documents)
-
-
-def source_documents(source: bytes) -> Iterator[str]:
-    """Yields the functions and classes of one module, in its declared encoding, as `python_corpus` cuts them.
-
-    Raises:
-        SyntaxError: the text is not Python, or declares an unknown encoding.
-        UnicodeDecodeError: the text is not in its declared encoding.
-        ValueError: the text holds a null byte.
-    """
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(source)
-    # Lines of bytes: str.splitlines would also break at form feeds, which the parser's line numbers do not count.
-    lines = source.splitlines(keepends=True)
-    for node in _documents_in(tree.body):
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        yield textwrap.dedent(b"".join(lines[first - 1 : node.end_lineno]).decode(encoding))
-
-
-def _corpus(stdlib: Path) -> Iterator[str]:
-    """Yields the documents of every file that can be parsed."""
-    for path in _source_files(stdlib):
-        try:
-            # A list, because a generator would yield some documents of a file before it fails.
-            documents = list(source_documents(path.read_bytes()))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            # The parser raises MemoryError if nesting is too deep; the standard library's tests have such files.
-            continue
-        yield from documents
-
-
-def _source_files(stdlib: Path) -> list[Path]:
-    """Returns every .py file below a folder, tests last, without installed packages."""
-    keyed: list[tuple[bool, tuple[str, ...], Path]] = []
-    for folder, subfolders, names in os.walk(stdlib):
-        subfolders[:] = [name for name in subfolders if name not in _EXCLUDED_FOLDERS]
-        parts = Path(folder).relative_to(stdlib).parts
-        of_tests = not _TEST_FOLDERS.isdisjoint(parts)
-        keyed.extend((of_tests, (*parts, name), Path(folder, name)) for name in names if name.endswith(".py"))
-    return [path for _, _, path in sorted(keyed)]
-
-
-def _documents_in(body: Iterable[ast.AST]) -> Iterator[_Function | ast.ClassDef]:
-    """Yields the syntax trees of the documents in a module or class."""
-    for node in body:
-        if isinstance(node, _Function):
-            yield node
-        elif isinstance(node, ast.ClassDef):
-            if (node.end_lineno or node.lineno) - node.lineno < _SMALL_CLASS_LINES:
-                yield node
-            else:
-                yield from _documents_in(node.body)
-        elif isinstance(node, _COMPOUND):
-            yield from _documents_in(ast.iter_child_nodes(node))
-
-
 _DATASET = "python"
 _WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2
 _TRAIN_STEPS = 12
@@ -136,84 +42,8 @@ _DRY_SECONDS = 2.0
 """The server is started again once no rank has reported anything for this long: then they have used up all bins."""
 _PATIENCE_SECONDS = 1800.0
 """The longest time without a report of any rank. It is long because on a busy machine importing torch takes minutes."""
-_START_SECONDS = 600.0
-"""The longest time that the server may take to start."""
 _END_SECONDS = 10.0
 """How long ranks may take to end before they are killed."""
-
-
-class DemoServer:
-    """A process of `packhorse serve` on this machine, which can be killed and started again on the same port.
-
-    Args:
-        data_root: folder of prepared datasets.
-        log: file to which the server's log is appended.
-    """
-
-    def __init__(self, data_root: Path, log: Path) -> None:
-        self._data_root = data_root
-        self._log = log
-        self._process: subprocess.Popen[str] | None = None
-        self.target = "127.0.0.1:0"
-
-    def start(self) -> float:
-        """Starts the server, on the port that it had before, and returns the seconds until it listens.
-
-        Raises:
-            RuntimeError: the server ended, or did not listen in time; the message has the end of its log.
-        """
-        started = time.perf_counter()
-        command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", str(self._data_root)]
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                [*command, "--listen", self.target], stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        output = self._process.stdout
-        assert output is not None
-        self.target = self._announced(output)
-        return time.perf_counter() - started
-
-    def kill(self) -> None:
-        """Ends the server at once, as a crash would (SIGKILL)."""
-        self._end(kill=True)
-
-    def __enter__(self) -> Self:
-        """Starts the server."""
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Ends the server."""
-        self._end(kill=False)
-
-    def _announced(self, output: IO[str]) -> str:
-        """Reads the address from the line "listening on …"; kills a server that does not print it in time."""
-        process = self._process
-        assert process is not None
-        watchdog = threading.Timer(_START_SECONDS, process.kill)
-        watchdog.start()
-        try:
-            for line in output:
-                if found := re.search(r"listening on (\S+)", line):
-                    return found[1]
-        finally:
-            watchdog.cancel()
-        self._end(kill=True)
-        raise RuntimeError(f"the server did not start; its log ends with: {self._log.read_text()[-2000:]}")
-
-    def _end(self, *, kill: bool) -> None:
-        """Ends the process, if there is one: at once, or after it has had time to finish."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill() if kill else process.terminate()
-        try:
-            process.wait(timeout=40)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @click.command("demo", context_settings={"show_default": True})
@@ -396,6 +226,14 @@ def _ranks(options: TrainerOptions) -> Iterator[tuple[Any, list[SpawnProcess]]]:
             process.join()
 
 
+class _Seen(NamedTuple):
+    """What all ranks saw of an epoch, or what the token file has."""
+
+    sequences: int
+    tokens: int
+    checksum: int
+
+
 def _audit(
     console: Console,
     server: DemoServer,
@@ -405,45 +243,59 @@ def _audit(
 ) -> list[str]:
     """Compares the ranks' counts with the token file, reads all streams once more, and returns the problems found."""
     console.rule("audit")
+    problems = [*_problems_of_counts(console, dataset, summary, counts), *_problems_of_streams(server)]
+    verdict = "[red]no" if problems else "[green]yes"
+    console.print(
+        f"every token of every sequence exactly once in each epoch, over {_WORLD_SIZE} ranks × {_WORKERS} workers "
+        f"and a killed server: {verdict}"
+    )
+    return problems
+
+
+def _problems_of_counts(
+    console: Console, dataset: PreparedDataset, summary: TokenizeSummary, counts: list[list[EpochCount]]
+) -> list[str]:
+    """Compares the ranks' counts with the token file, and prints them epoch by epoch."""
     problems = []
     manifest = dataset.manifest
-    expected = (manifest.num_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
+    expected = _Seen(manifest.num_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
     rows = []
     for epoch in range(_EPOCHS):
         ranks = [epochs[epoch] for epochs in counts]
-        seen = (
-            sum(count.sequences for count in ranks),
-            sum(count.tokens for count in ranks),
-            sum(count.checksum for count in ranks) % 2**64,
+        seen = _Seen(
+            sequences=sum(count.sequences for count in ranks),
+            tokens=sum(count.tokens for count in ranks),
+            checksum=sum(count.checksum for count in ranks) % 2**64,
         )
         if seen != expected:
-            problems.append(f"epoch {epoch}: the ranks saw {seen}, the token file has {expected}")
+            problems.append(f"epoch {epoch}: the ranks saw {tuple(seen)}, the token file has {tuple(expected)}")
         rows.append(
             (
                 str(epoch),
                 ", ".join(f"{count.steps:,}" for count in ranks),
-                f"{seen[0]:,}",
-                f"{seen[1]:,}",
+                f"{seen.sequences:,}",
+                f"{seen.tokens:,}",
                 f"{ranks[0].losses[0]:.2f} → {ranks[0].losses[-1]:.2f}",
                 f"{max(count.first_batch_seconds for count in ranks):.2f} s",
-                f"{seen[1] / max(count.seconds for count in ranks):,.0f}",
+                f"{seen.tokens / max(count.seconds for count in ranks):,.0f}",
             )
         )
         if len({count.steps for count in ranks}) != 1:
             problems.append(f"epoch {epoch}: the ranks took different numbers of steps")
     columns = ("epoch", "steps of each rank", "sequences", "tokens", "loss", "first batch", "tokens/s")
     console.print(table(*columns, rows=rows))
+    return problems
+
+
+def _problems_of_streams(server: DemoServer) -> list[str]:
+    """Reads the streams of every epoch once more, and returns what an audit of them finds."""
     topology = Topology(world_size=_WORLD_SIZE, workers_per_rank=_WORKERS, batch_size=_BATCH_SIZE)
+    problems: list[str] = []
     with connect(server.target, timeout_seconds=_PATIENCE_SECONDS) as client:
         info = client.get_dataset(_DATASET)
         for epoch in range(_EPOCHS):
             streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=17, topology=topology)
             problems += streams.audit().problems
-    verdict = "[red]no" if problems else "[green]yes"
-    console.print(
-        f"every token of every sequence exactly once in each epoch, over {_WORLD_SIZE} ranks × {_WORKERS} workers "
-        f"and a killed server: {verdict}"
-    )
     return problems
 
 
