@@ -9,7 +9,7 @@ from many_readers import processor_seconds
 from workload import Workspace, in_words, serving
 
 from packhorse.client import Access, connect
-from packhorse.proof.commands.bench import Load, run_load
+from packhorse.proof.load import Load, run_load
 from packhorse.topology import Topology
 
 NOTE = (

@@ -239,18 +239,7 @@ class EpochOfStreams:
             for worker in range(self.topology.workers_per_rank):
                 with self._stream(rank, worker) as stream:
                     header = stream.header
-                    if not header.digest.startswith(self.dataset.digest):
-                        raise DigestMismatchError(
-                            f"{self.dataset.name!r} changed during the audit: it had digest {self.dataset.digest}, now "
-                            f"a stream has {header.digest}; audit it again",
-                            {"expected": self.dataset.digest, "actual": header.digest},
-                        )
-                    if self.until is not None and self.until > header.num_bins:
-                        raise ValueError(
-                            parameter("until", self.until)
-                            + f" is after the {header.num_bins:,} bins of epoch {self.epoch}: a cursor's position "
-                            "counts from the beginning of its epoch"
-                        )
+                    self._check_header(header)
                     for block in stream:
                         num_bins += len(block)
                         num_before = self._num_before(block, header.num_bins)
@@ -266,9 +255,28 @@ class EpochOfStreams:
             if num_bins != stream.topology.num_rank_bins(range(header.num_steps)):
                 report.problems.append(f"rank {rank} got {num_bins} bins in {header.num_steps} steps")
         report.streamed_bins = streamed_bins
-        if not streamed_bins:
-            return
-        assert header is not None
+        if streamed_bins:
+            assert header is not None
+            for block, option in self._left_out_blocks(header):
+                yield block, header, option
+
+    def _check_header(self, header: StreamHeader) -> None:
+        """Refuses a stream of another version of the dataset, and an `until` after the end of the epoch."""
+        if not header.digest.startswith(self.dataset.digest):
+            raise DigestMismatchError(
+                f"{self.dataset.name!r} changed during the audit: it had digest {self.dataset.digest}, now a stream "
+                f"has {header.digest}; audit it again",
+                {"expected": self.dataset.digest, "actual": header.digest},
+            )
+        if self.until is not None and self.until > header.num_bins:
+            raise ValueError(
+                parameter("until", self.until)
+                + f" is after the {header.num_bins:,} bins of epoch {self.epoch}: a cursor's position counts from the "
+                "beginning of its epoch"
+            )
+
+    def _left_out_blocks(self, header: StreamHeader) -> Iterator[tuple[BinBlock, str]]:
+        """Yields the bins that are in no stream, and the option because of which they are in none."""
         taken = header.skipped.minus(self.skip)
         for option, positions, skip in (
             ("start_position", [range(self.topology.start_position)], self.skip),
@@ -277,7 +285,7 @@ class EpochOfStreams:
             (f"{self.dataset.name}.takedown.toml", [range(*each) for each in taken.ranges], None),
         ):
             for block in self._bins_at(positions, skip):
-                yield block, header, option
+                yield block, option
 
     def _num_before(self, block: BinBlock, num_bins: int) -> int:
         """Returns how many bins of a block come before `until`, in an epoch of `num_bins`."""

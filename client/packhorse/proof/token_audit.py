@@ -302,8 +302,11 @@ class _Row:
         self.attention_mask = np.zeros(capacity, dtype=np.int64)
         self._sequence_ids = np.full(capacity, _PADDING, dtype=np.int32)
         self._position_ids = np.full(capacity, _PADDING, dtype=np.int64)
-        self._sequences: list[tuple[int, int, int]] = []
-        # (id, begin of its room in the row, index in the row of its token 0, which may be in an earlier piece)
+        self._ids: list[int] = []  # of each sequence
+        self._room_starts: list[int] = []  # where the room of each sequence begins in the row
+        self._first_tokens_at: list[
+            int
+        ] = []  # index in the row of each one's token 0, which may be in an earlier piece
         self._filled = 0
 
     def add(
@@ -346,9 +349,11 @@ class _Row:
         self.input_ids[start:end] = content
         self.labels[start:end] = targets
         self.attention_mask[start:end] = 1
-        self._sequence_ids[start:end] = len(self._sequences)
+        self._sequence_ids[start:end] = len(self._ids)
         self._position_ids[start:end] = np.arange(len(content))
-        self._sequences.append((sequence_id, start, start + len(before) - first))
+        self._ids.append(sequence_id)
+        self._room_starts.append(start)
+        self._first_tokens_at.append(start + len(before) - first)
         self._filled += room
 
     def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
@@ -356,7 +361,7 @@ class _Row:
 
         `tensors` has the actual row, by name. On padding, sequence_ids and position_ids are _PADDING in both.
         """
-        starts = np.array([start for _, start, _ in self._sequences], dtype=np.int64)
+        starts = np.array(self._room_starts, dtype=np.int64)
         named: set[int] = set()
         for name, right in (
             ("input_ids", self.input_ids),
@@ -374,7 +379,6 @@ class _Row:
                 at = int(wrong[first])
                 what = f"padding, token {at} of its row"
                 if owner != _PADDING:
-                    sequence_id, _, first_token_at = self._sequences[owner]
-                    what = f"sequence {sequence_id}, token {at - first_token_at}"
+                    what = f"sequence {self._ids[owner]}, token {at - self._first_tokens_at[owner]}"
                 more = f" and {count - 1:,} more differ" if count > 1 else ""
                 yield f"{what}: {name} hold {tensors[name][at]} instead of {right[at]}{more}"

@@ -7,7 +7,8 @@ import pytest
 from tests.flat_words import prepare
 
 from packhorse.client import Access
-from packhorse.proof.commands.bench import Load, Measured, _facts, _lines
+from packhorse.proof.commands.bench import _facts, _lines
+from packhorse.proof.load import Load, Measured
 from packhorse.topology import Topology
 
 LOAD = Load(
