@@ -30,6 +30,8 @@ __all__ = ["FILE_FORMATS", "export_epoch"]
 FILE_FORMATS = ("jsonl", "parquet", "xtuner")
 """The forms that `export_epoch` writes."""
 _XTUNER_FILES = ("samples.npy", "boundaries.npy", "order.npy", "paths.json")
+_PATH, _ID, _FIRST_TOKEN, _END_TOKEN, _NUM_COLUMNS = 0, 1, 4, 5, 6
+"""Columns of xtuner's `samples.npy` that are filled in, and how many there are."""
 
 
 def export_epoch(
@@ -158,21 +160,27 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
     num_bins = 0
     with pq.ParquetWriter(file, schema) as writer:
         for block in blocks:
-            values = (block.ids, block.lengths, block.first_tokens, block.group_ids, block.rows)
+            values = {
+                "ids": block.ids,
+                "lengths": block.lengths,
+                "first_tokens": block.first_tokens,
+                "groups": block.group_ids,
+                "rows": block.rows,
+            }
             ends = np.concatenate(([0], block.bin_ends)).astype(np.int32)
-            columns = [
-                pa.nulls(len(block), pa.list_(kind))
-                if each is None
-                else pa.ListArray.from_arrays(pa.array(ends), pa.array(each, kind))
-                for each, kind in zip(values, lists.values(), strict=True)
-            ]
+            columns = {
+                name: pa.nulls(len(block), pa.list_(kind))
+                if values[name] is None
+                else pa.ListArray.from_arrays(pa.array(ends), pa.array(values[name], kind))
+                for name, kind in lists.items()
+            }
             if block.group_ids is not None:  # null for bins without groups, as if their block had none
                 groups = pa.array(block.group_ids, pa.int64(), mask=block.group_ids < 0)
                 grouped = np.concatenate(([0], np.cumsum(block.group_ids >= 0)))
                 has_none = grouped[ends[1:]] == grouped[ends[:-1]]
-                columns[3] = pa.ListArray.from_arrays(pa.array(ends), groups, mask=pa.array(has_none))
+                columns["groups"] = pa.ListArray.from_arrays(pa.array(ends), groups, mask=pa.array(has_none))
             names = component_names(block, header) or [None] * len(block)
-            arrays = [pa.array(block.positions), *columns, pa.array(names, pa.string())]
+            arrays = [pa.array(block.positions), *columns.values(), pa.array(names, pa.string())]
             if with_tokens:
                 arrays += [
                     _lists_of_sequences(None if sent is None else sent.by_entry(), ends, kind)
@@ -215,24 +223,28 @@ def _write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: 
     paths.
     """
     samples, boundaries, order, names = files
-    for file, width in ((samples, (6,)), (boundaries, ()), (order, ())):
+    for file, width in ((samples, (_NUM_COLUMNS,)), (boundaries, ()), (order, ())):
         _write_header(file, (0, *width))
     boundaries.write(np.zeros(1, "<i8").tobytes())
     num_bins = num_samples = 0
     for block in blocks:
-        rows = np.full((len(block.ids), 6), -1, dtype="<i8")
         of_sequences = block.component_of_sequences()
-        rows[:, 0] = 0 if of_sequences is None else of_sequences
-        rows[:, 1] = block.ids
-        rows[:, 4] = 0 if block.first_tokens is None else block.first_tokens
-        rows[:, 5] = rows[:, 4] + block.lengths
+        rows = np.full((len(block.ids), _NUM_COLUMNS), -1, dtype="<i8")
+        rows[:, _PATH] = 0 if of_sequences is None else of_sequences
+        rows[:, _ID] = block.ids
+        rows[:, _FIRST_TOKEN] = 0 if block.first_tokens is None else block.first_tokens
+        rows[:, _END_TOKEN] = rows[:, _FIRST_TOKEN] + block.lengths
         samples.write(rows.data)
         boundaries.write((block.bin_ends + num_samples).astype("<i8").data)
         order.write(np.arange(num_bins, num_bins + len(block), dtype="<i8").data)
         num_bins += len(block)
         num_samples += len(rows)
     # The headers again, now that the numbers of rows are known.
-    for file, shape in ((samples, (num_samples, 6)), (boundaries, (num_bins + 1,)), (order, (num_bins,))):
+    for file, shape in (
+        (samples, (num_samples, _NUM_COLUMNS)),
+        (boundaries, (num_bins + 1,)),
+        (order, (num_bins,)),
+    ):
         file.seek(0)
         _write_header(file, shape)
     names.write(json.dumps(list(paths)).encode())

@@ -1,7 +1,7 @@
-"""Rows to draw: facts of their sequences, and drawing rows as lines of text.
+"""Rows to draw: facts of their sequences, and the bars that stand for them.
 
 Owns the classes that both drawings take, and which sequences are drawn as one bar. Leaves filling them in to `picture`
-(from a batch) and `pictures/bins` (from a server), and drawing SVG to `_svg`.
+(from a batch) and `pictures/bins` (from a server), and drawing to `_text` and `_svg`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.keys import shown_key
-
-_LEAST_CELLS, _TOGETHER_CELLS = 4, 8
-"""Characters below which neighbours are drawn as one bar, and the width at which such a bar is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,63 +159,3 @@ def bars(row: SeenRow, least: float, together: float) -> Iterator[Bar]:
         yield Bar(start, end, first, short)
     if end < row.capacity:
         yield Bar(end, row.capacity, len(row.sequences), ())
-
-
-def draw_text(rows: Sequence[SeenRow], width: int) -> str:
-    """Draws rows as lines of at most `width` characters: sequences to scale between bars, and padding as dots.
-
-    Below a row whose targets are known, a second line marks them.
-
-    Example:
-        >>> row = SeenRow(name="row 0", capacity=8, sequences=(SeenSequence(id=3, room=4), SeenSequence(id=9, room=2)))
-        >>> print(draw_text([row], 48))
-        row 0  │──── 3 (4) ────│─ 9 ──│·······│  6 of 8
-    """
-    names = max(len(row.name) for row in rows)
-    numbers = [f"{row.num_tokens:,} of {row.capacity:,}" for row in rows]
-    cells = max(width - names - max(map(len, numbers)) - 5, 8)
-    lines = []
-    for row, number in zip(rows, numbers, strict=True):
-        lines.append(f"{row.name:<{names}}  {_row(row, cells)}  {number}")
-        if row.targets is not None:
-            lines.append(" " * (names + 3) + _targets(row, cells - 1).rstrip())
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _row(row: SeenRow, cells: int) -> str:
-    """Draws a row in `cells` characters."""
-    scale = (cells - 1) / row.capacity
-    parts = []
-    for bar in bars(row, _LEAST_CELLS / scale, _TOGETHER_CELLS / scale):
-        size = round(bar.end * scale) - round(bar.start * scale)
-        if size:
-            parts.append("│" + _inside(bar, size - 1, scale))
-    return "".join([*parts, "│"])
-
-
-def _inside(bar: Bar, size: int, scale: float) -> str:
-    """Draws the inside of a bar in `size` characters; `scale` is characters for a token."""
-    if not bar.sequences:
-        return "·" * size
-    if len(bar.sequences) > 1:
-        return _centred((f"×{len(bar.sequences)}",), size, "╌")
-    (sequence,) = bar.sequences
-    own = min(round(sequence.tokens * scale), size) if sequence.tokens < sequence.room else size
-    redaction = f", {sequence.redaction}" if sequence.redaction else ""
-    captions = (f" {sequence.id} ({sequence.tokens:,}{redaction}) ", f" {sequence.id} ", str(sequence.id))
-    return _centred(captions, own, "─") + "·" * (size - own)
-
-
-def _centred(captions: Sequence[str], size: int, fill: str) -> str:
-    """Centres the first caption that fits in `size` characters, filled up on both sides."""
-    caption = next((caption for caption in captions if len(caption) <= size), "")
-    return caption.center(size, fill)
-
-
-def _targets(row: SeenRow, cells: int) -> str:
-    """Returns a line of `cells` characters that marks where at least half of the tokens are targets."""
-    assert row.targets is not None
-    begins = np.arange(cells) * row.capacity // cells
-    ends = np.maximum((np.arange(cells) + 1) * row.capacity // cells, begins + 1)
-    counts = np.concatenate(([0], np.cumsum(row.targets)))
-    return "".join("▔" if on else " " for on in (2 * (counts[ends] - counts[begins]) >= ends - begins).tolist())

@@ -80,8 +80,9 @@ class MarkedSequence:
     @property
     def heading(self) -> str:
         """The title, with the numbers of all tokens and of trained tokens."""
-        counts = [sum(each.num_tokens for each in self.ranges if each.is_trained in kinds) for kinds in _KINDS]
-        return f"{self.title}: {counts[0]:,} tokens, {counts[1]:,} trained"
+        num_tokens = sum(each.num_tokens for each in self.ranges)
+        num_trained = sum(each.num_tokens for each in self.ranges if each.is_trained)
+        return f"{self.title}: {num_tokens:,} tokens, {num_trained:,} trained"
 
     def runs(self) -> list[tuple[str, bool]]:
         """Returns (text, whether it is trained on) for each range, with equal neighbours joined."""
@@ -126,7 +127,3 @@ class MarkedSequence:
         names: Sequence[str] = ("text", "num_tokens", "is_trained", "origin")
         ranges = [{name: getattr(each, name) for name in names} for each in self.ranges]
         return {"title": self.title, "ranges": ranges, "notes": list(self.notes)}
-
-
-_KINDS = ((True, False), (True,))
-"""The values of `is_trained` of all tokens, and of trained tokens."""

@@ -1,6 +1,6 @@
 """`Picture`: rows to look at, in a notebook or on a terminal; and making one of a batch.
 
-Owns how much is shown, and reading a batch; leaves drawing as text to `_rows`, drawing SVG to `_svg`, and bins of a
+Owns how much is shown, and reading a batch; leaves drawing as text to `_text`, drawing SVG to `_svg`, and bins of a
 server to `pictures/bins`. This module does not import torch; it reads a batch's tensors by their own methods.
 """
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from packhorse.client.batches.summary import cursor_words, fullness_of
 from packhorse.pictures import _svg
-from packhorse.pictures._rows import SeenRow, SeenSequence, draw_text
+from packhorse.pictures._rows import SeenRow, SeenSequence
+from packhorse.pictures._text import draw_text
 
 FIRST_TOKENS = 24
 """Number of tokens that are shown of a sequence's beginning."""

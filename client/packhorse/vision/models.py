@@ -19,6 +19,10 @@ from packhorse.client.batches.row_format import Load
 
 _Tensors = Mapping[str, torch.Tensor]
 
+_ROUNDED_DIGITS, _LEAST_RATIO = 7, 1.1
+"""Of LLaVA-OneVision's processor: decimal digits before a side is cut to a whole number, and the ratio of sides above
+which tiles are scaled down."""
+
 
 def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal["fail", "mask"] = "fail") -> Media:
     """Returns the Media of a transformers model: Qwen2-VL to Qwen3-VL, InternVL or LLaVA-OneVision.
@@ -138,17 +142,28 @@ def _llava_grids(
     if len(sizes) > 1:
         return np.tile(np.array([1, 1, side**2 + 1]), (len(sizes), 1))
     height, width = (side * (size // image_size) for size in select_best_resolution(sizes[0], pinpoints))
-    own_height, own_width = sizes[0]
-    # The image was padded to the shape of its tiles, on two opposite sides; the padding has no placeholders.
-    if own_width / own_height > width / height:
-        height -= (height - int(round(own_height * (width / own_width), 7))) // 2 * 2
-    else:
-        width -= (width - int(round(own_width * (height / own_height), 7))) // 2 * 2
-    # More than about most_tiles tiles are scaled down together.
-    ratio = math.sqrt(height * width / (most_tiles * side**2))
-    if ratio > 1.1:
-        height, width = int(height // ratio), int(width // ratio)
+    height, width = _without_padding(height, width, sizes[0])
+    height, width = _scaled_down(height, width, most_tiles * side**2)
     return np.array([[1, 1, side**2 + height * (width + 1)]])
+
+
+def _without_padding(height: int, width: int, image: list[int]) -> tuple[int, int]:
+    """Returns the placeholders of an image's tiles, in height and width, less those of its padding.
+
+    The image, of (height, width) in pixels, was padded on two opposite sides to the shape of its tiles.
+    """
+    own_height, own_width = image
+    if own_width / own_height > width / height:
+        height -= (height - int(round(own_height * (width / own_width), _ROUNDED_DIGITS))) // 2 * 2
+    else:
+        width -= (width - int(round(own_width * (height / own_height), _ROUNDED_DIGITS))) // 2 * 2
+    return height, width
+
+
+def _scaled_down(height: int, width: int, most: int) -> tuple[int, int]:
+    """Returns height and width, scaled down to about `most` placeholders if there are clearly more."""
+    ratio = math.sqrt(height * width / most)
+    return (int(height // ratio), int(width // ratio)) if ratio > _LEAST_RATIO else (height, width)
 
 
 _MODELS = {  # model_type of a configuration → function that returns the model's fields of Media

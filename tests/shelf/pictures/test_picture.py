@@ -11,8 +11,7 @@ import torch
 
 from packhorse.client import BatchAssembler, BinBlock
 from packhorse.client.sources import IndexableSource
-from packhorse.pictures import _svg, draw_batch
-from packhorse.pictures import picture as _text
+from packhorse.pictures import _svg, _text, draw_batch
 from packhorse.pictures._rows import SeenRow, SeenSequence, bars
 
 

@@ -23,7 +23,7 @@ from packhorse.formats.megatron_writer import masked_paths
 from packhorse.parameters import message_of
 from packhorse.pictures import ExplainedStep, MarkedSequence, Picture, draw_bins, explain_step
 from packhorse.pictures.commands.decoding import decoder
-from packhorse.pictures.commands.marked import marked_of, print_marked
+from packhorse.pictures.commands.marked_output import marked_of, print_marked
 from packhorse.storage import read_text
 
 _LEFT_OUT = -1

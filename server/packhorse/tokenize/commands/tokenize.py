@@ -18,7 +18,7 @@ from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.parameters import message_of
-from packhorse.pictures.commands.marked import marked_of, print_marked
+from packhorse.pictures.commands.marked_output import marked_of, print_marked
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
