@@ -1,8 +1,8 @@
 """From a row of fine-tuning to sequences: one for a conversation or a pair, two for a preference.
 
-Owns what the cells of each form must hold, and their errors. A row's cells first become items, one for each sequence,
-and then rows are encoded many at once. Leaves the options of each form to `columns`, reading rows to `input/rows`, and
-encoding to `packhorse.sft`.
+Owns what a conversation or an answer must be, and their errors. A row's cells first become items, one for each
+sequence, and then rows are encoded many at once. Leaves which cells make the items of each form to `_row_forms`, the
+options of each form to `columns`, reading rows to `input/rows`, and encoding to `packhorse.sft`.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from packhorse.parameters import parameter
 from packhorse.sft import (
@@ -18,18 +18,30 @@ from packhorse.sft import (
     ChatTokenizer,
     EncodedSequence,
     ExplainedSequence,
-    NoTargetsError,
     PairEncoder,
     Stretch,
 )
 from packhorse.sft.messages import FLAGS, as_messages, called, json_fault, pair_messages
-from packhorse.sft.pairs import check_pair, common_prompt
-from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
+from packhorse.sft.pairs import check_pair
+from packhorse.tokenize.columns import AnyColumns, ChatColumns
 from packhorse.tokenize.encoding.special_texts import special_pattern
 from packhorse.tokenize.encoding.tokenizers import end_of_sequence, load_tokenizer
 from packhorse.tokenize.encoding.unknown_characters import UnknownCharacters
 
-_Cells = Mapping[str, Any]
+if TYPE_CHECKING:
+    from packhorse.sft.rendering import RenderedChat
+
+FROM_TOKENIZER = "tokenizer"
+"""The origin, in explanations, of tokens that the tokenizer puts around a text."""
+
+_STANDARD = ("tools", "system", "developer", "chat_template_kwargs")
+"""Standard names of optional columns that belong to a conversation."""
+
+_LABELS = ("label", "kto_tag")
+_VERDICTS = (*_LABELS, *FLAGS)
+"""Standard names of columns with a verdict: whether, or how much, a model should learn from the row."""
+
+Cells = Mapping[str, Any]
 """Kind of a cell ("messages", "prompt", "tools", …) → its value; None if it is missing."""
 
 
@@ -42,6 +54,10 @@ class _TextPair(NamedTuple):
     """The columns of the prompt and the response."""
     unused: list[str]
     """Columns of the row that have a value, and that only rows of messages use."""
+
+
+Item: TypeAlias = "_TextPair | RenderedChat"
+"""What becomes one sequence: a pair of texts, or a conversation as its template writes it."""
 
 
 class RowEncoder:
@@ -84,7 +100,7 @@ class RowEncoder:
         self.named = list(named.values())
         """Names of optional columns that the user gave."""
 
-    def read(self, *values: Any) -> list[Any]:
+    def read(self, *values: Any) -> list[Item]:
         """Returns a row's items, one for each sequence.
 
         `values` are the cells of the columns `required` and `optional`, in this order.
@@ -101,7 +117,7 @@ class RowEncoder:
         items = self._items(cells)
         return [_with_unused(item, unread) for item in items] if unread else items
 
-    def unused(self, items: Sequence[Any], others: Sequence[str]) -> dict[str, int]:
+    def unused(self, items: Sequence[Item], others: Sequence[str]) -> dict[str, int]:
         """Returns the fields with values that a row's tokens will lack: field → number of such values.
 
         `others` are columns of the row that have a value and are not read.
@@ -123,7 +139,7 @@ class RowEncoder:
             )
         return found
 
-    def special_texts(self, items: Sequence[Any]) -> list[str]:
+    def special_texts(self, items: Sequence[Item]) -> list[str]:
         """Returns the special tokens that the texts of a row spell, one entry for each occurrence.
 
         Raises:
@@ -141,11 +157,11 @@ class RowEncoder:
             )
         return found
 
-    def _items(self, cells: _Cells) -> list[Any]:
+    def _items(self, cells: Cells) -> list[Item]:
         """Returns the items of a row's cells; each form has its own."""
         raise NotImplementedError
 
-    def encode(self, items: Sequence[Any]) -> list[EncodedSequence]:
+    def encode(self, items: Sequence[Item]) -> list[EncodedSequence]:
         """Encodes the items of several rows, in their order; sequences without a token to train on are among them."""
         pairs = [(item.prompt, item.response) for item in items if isinstance(item, _TextPair)]
         chats = [item for item in items if not isinstance(item, _TextPair)]
@@ -153,7 +169,7 @@ class RowEncoder:
         of_chats = iter(self.chats.encode(chats) if chats else ())
         return [next(of_pairs if isinstance(item, _TextPair) else of_chats) for item in items]
 
-    def num_unknown(self, items: Sequence[Any], sequences: Sequence[EncodedSequence]) -> int:
+    def num_unknown(self, items: Sequence[Item], sequences: Sequence[EncodedSequence]) -> int:
         """Returns how many characters of these rows the tokenizer drops, or how many unknown tokens it made of them."""
         if self._unknown.known is not None:  # a chat with such a character is refused
             pairs = [item for item in items if isinstance(item, _TextPair)]
@@ -228,7 +244,7 @@ class RowEncoder:
             eos = end_of_sequence(load_tokenizer(self._path), self._path, none="eos")
         return PairEncoder(self._tokenizer, max_tokens=self._cutoff_len, cutoff=self._columns.cutoff, eos=eos)
 
-    def _rendered(self, messages: Any, cells: _Cells) -> Any:
+    def _rendered(self, messages: Any, cells: Cells) -> Item:
         """Returns the item of a conversation: its messages, rendered with the row's system text, tools and options."""
         messages = as_messages(messages)
         for role in ("developer", "system"):
@@ -241,14 +257,14 @@ class RowEncoder:
             if first.get("role") == role and first.get("content") != said:
                 raise ValueError(f"the column {role} and the first message, of the {role}, differ; keep one of them")
             messages = messages if first.get("role") == role else [{"role": role, "content": said}, *messages]
-        options = _parsed("chat_template_kwargs", cells.get("chat_template_kwargs"))
+        options = parsed_cell("chat_template_kwargs", cells.get("chat_template_kwargs"))
         if options is not None and not isinstance(options, Mapping):
             raise ValueError(
                 f"chat_template_kwargs is {called(options)}; it is an object, such as {{'thinking': true}}"
             )
-        return self.chats.render(messages, _parsed("tools", cells.get("tools")) or None, options=options)
+        return self.chats.render(messages, parsed_cell("tools", cells.get("tools")) or None, options=options)
 
-    def _answered(self, prompt: Any, response: Any, cells: _Cells, names: tuple[str, str]) -> Any:
+    def _answered(self, prompt: Any, response: Any, cells: Cells, names: tuple[str, str]) -> Item:
         """Returns the item of a prompt and one response; both are text, or both are lists of messages.
 
         `names` says in error messages what the two are, such as ("prompt", "chosen answer").
@@ -288,18 +304,6 @@ class RowEncoder:
         return self._own.get(name.removesuffix(" answer"), name)
 
 
-FROM_TOKENIZER = "tokenizer"
-"""The origin, in explanations, of tokens that the tokenizer puts around a text."""
-
-_STANDARD = ("tools", "system", "developer", "chat_template_kwargs")
-"""Standard names of optional columns that belong to a conversation."""
-
-
-_LABELS = ("label", "kto_tag")
-_VERDICTS = (*_LABELS, *FLAGS)
-"""Standard names of columns with a verdict: whether, or how much, a model should learn from the row."""
-
-
 def _check_verdict(name: str, value: Any) -> None:
     """Refuses a row with a label, or with a weight that differs from the default, because a sequence keeps neither."""
     if not isinstance(value, bool | int | float):
@@ -316,78 +320,14 @@ def _check_verdict(name: str, value: Any) -> None:
         )
 
 
-def _with_unused(item: Any, names: Sequence[str]) -> Any:
+def _with_unused(item: Item, names: Sequence[str]) -> Item:
     """Returns the item with further names of unused columns."""
     if isinstance(item, _TextPair):
         return item._replace(unused=[*item.unused, *names])
     return replace(item, unused={**item.unused, **dict.fromkeys(names, 1)})
 
 
-class Chats(RowEncoder):
-    """Rows of conversations."""
-
-    def __init__(self, columns: ChatColumns, *args: Any) -> None:
-        super().__init__(columns, *args, own={"messages": columns.messages})
-        self.chats  # noqa: B018 - a wrong template fails before any work
-
-    def _items(self, cells: _Cells) -> list[Any]:
-        messages = _parsed("messages", cells["messages"])
-        if not isinstance(messages, list):
-            raise ValueError(f"the messages are {called(messages)}, not a list of messages")
-        return [self._rendered(messages, cells)]
-
-
-class Pairs(RowEncoder):
-    """Rows of prompts and responses."""
-
-    def __init__(self, columns: PairColumns, *args: Any) -> None:
-        is_alpaca = columns.prompt == "instruction"
-        own = {"prompt": columns.prompt, "response": columns.response}
-        super().__init__(columns, *args, own=own, standard=("input",) if is_alpaca else ())
-
-    def _items(self, cells: _Cells) -> list[Any]:
-        prompt, more = cells["prompt"], cells.get("input")
-        if isinstance(more, str) and more.strip() and isinstance(prompt, str):
-            prompt = f"{prompt}\n{more}"
-        return [self._answered(prompt, cells["response"], cells, ("prompt", "response"))]
-
-
-class Preferences(RowEncoder):
-    """Rows of a chosen and a rejected answer; each is two sequences."""
-
-    def __init__(self, columns: PreferenceColumns, *args: Any) -> None:
-        own = {"chosen": columns.chosen, "rejected": columns.rejected, "prompt": columns.prompt}
-        super().__init__(columns, *args, own=own, standard=() if columns.prompt else ("prompt",))
-
-    def _items(self, cells: _Cells) -> list[Any]:
-        """Returns the items of the chosen and of the rejected answer, both with the prompt."""
-        assert isinstance(self._columns, PreferenceColumns)
-        chosen, rejected, prompt = cells["chosen"], cells["rejected"], cells.get("prompt")
-        if chosen == rejected:
-            raise NoTargetsError("chosen and rejected are the same answer, which prefers nothing")
-        # Whether the chosen answer is a list of messages that begins with the prompt.
-        holds_prompt = isinstance(chosen, list) and (isinstance(prompt, str) or chosen[: len(prompt or ())] == prompt)
-        if prompt is not None and holds_prompt and self._columns.prompt is not None:
-            raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
-        if prompt is None or holds_prompt:
-            is_text = isinstance(chosen, str) and isinstance(rejected, str)
-            prompt, chosen, rejected = (self.pairs.common_prompt if is_text else common_prompt)(chosen, rejected)
-        return [
-            self._answered(prompt, chosen, cells, ("prompt", "chosen answer")),
-            self._answered(prompt, rejected, cells, ("prompt", "rejected answer")),
-        ]
-
-
-def row_encoder(columns: AnyColumns, tokenizer: ChatTokenizer, path: Path, cutoff_len: int | None) -> RowEncoder:
-    """Returns the encoder for rows of these columns; the arguments are those of `RowEncoder`."""
-    if isinstance(columns, ChatColumns):
-        return Chats(columns, tokenizer, path, cutoff_len)
-    if isinstance(columns, PairColumns):
-        return Pairs(columns, tokenizer, path, cutoff_len)
-    return Preferences(columns, tokenizer, path, cutoff_len)
-
-
-def _parsed(name: str, value: Any) -> Any:
+def parsed_cell(name: str, value: Any) -> Any:
     """Returns a cell's value, decoded if it is JSON text.
 
     Tables hold nested values as JSON text because a column of structs would give every row the fields of all rows.

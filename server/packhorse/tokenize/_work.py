@@ -22,7 +22,7 @@ from packhorse.jobs import Execution, Progress, available_cores, open_engine
 from packhorse.parameters import parameter
 from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock
 from packhorse.tokenize._output import prefix_paths
-from packhorse.tokenize.input.parts import Part, Weighed
+from packhorse.tokenize.input.parts import Part, SizedRange
 from packhorse.tokenize.input.ranges import FileRange
 from packhorse.tokenize.tally import Tally
 
@@ -46,7 +46,7 @@ class Recipe(Protocol):
 class Job:
     """The input and all options that shape the output. The same job gives the same parts."""
 
-    files: Sequence[Weighed]
+    files: Sequence[SizedRange]
     options: Mapping[str, Any]
     """Everything else that shapes the output, as JSON values."""
 

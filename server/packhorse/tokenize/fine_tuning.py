@@ -27,7 +27,8 @@ from packhorse.sft import (
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
 from packhorse.tokenize._output import is_saved, prefix_paths, remove_stale, saved_tokenizer_path
-from packhorse.tokenize._row_encoder import RowEncoder, row_encoder
+from packhorse.tokenize._row_encoder import RowEncoder
+from packhorse.tokenize._row_forms import row_encoder
 from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
 from packhorse.tokenize.columns import AnyColumns, PreferenceColumns
 from packhorse.tokenize.encoding.tokenizers import (
@@ -355,36 +356,31 @@ class _Recipe:
                 rows_of(source, reader.required, reader.optional, check, seen) for source in ranges
             )
             for origin, sequences in self._encoded(reader, rows, check, tally):
-                is_left_out = "drop" in (self.columns.cutoff, self.no_targets)
-                if is_left_out and any(encoded.is_too_long for encoded in sequences):
-                    tally.too_long += len(sequences)
-                    skipped.leave_out("too_long", origin)
-                    tally.too_long_named = [*tally.too_long_named, str(origin)][:MOST_NAMED]
-                    continue
-                if self.no_targets == "drop" and not (
-                    sequences and all(encoded.num_trained_tokens for encoded in sequences)
-                ):
-                    tally.drop(origin, len(sequences) or _PAIR)
-                    skipped.leave_out("no_targets", origin)
-                    continue
-                for encoded in sequences:
-                    _naming(origin, encoded.check_targets)
-                    if encoded.num_open_turns:
-                        tally.open_turns += encoded.num_open_turns
-                        ending = f" ({encoded.open_turn!r})" if encoded.open_turn else ""
-                        tally.open_named = [*tally.open_named, f"{origin}{ending}"][:MOST_NAMED]
-                    writer.append(encoded.input_ids, encoded.loss_mask)
-                    tally.longest = max(tally.longest, len(encoded))
-                    tally.cut_sequences += encoded.num_cut_tokens > 0
-                    tally.cut_tokens += encoded.num_cut_tokens
-                    if encoded.num_cut_tokens:
-                        tally.note_unused(_BEYOND, 1, encoded.num_cut_tokens, str(origin))
+                if not self._is_left_out(origin, sequences, skipped, tally):
+                    for encoded in sequences:
+                        _write_sequence(origin, encoded, writer, tally)
             if self.on_bad_row == "error":
                 skipped.refuse_bad()
             tally.sequences, tally.tokens = len(writer), writer.num_tokens
         tally.skip(skipped)
         tally.seen = sorted(seen)
         return tally
+
+    def _is_left_out(
+        self, origin: object, sequences: Sequence[EncodedSequence], skipped: Skipped, tally: Tally
+    ) -> bool:
+        """Returns whether a row is left out, as too long or without targets; then it is also counted and named."""
+        drops_long = "drop" in (self.columns.cutoff, self.no_targets)
+        if drops_long and any(encoded.is_too_long for encoded in sequences):
+            tally.too_long += len(sequences)
+            skipped.leave_out("too_long", origin)
+            tally.too_long_named = [*tally.too_long_named, str(origin)][:MOST_NAMED]
+            return True
+        if self.no_targets == "drop" and not (sequences and all(each.num_trained_tokens for each in sequences)):
+            tally.drop(origin, len(sequences) or _PAIR)
+            skipped.leave_out("no_targets", origin)
+            return True
+        return False
 
     def _read(self, reader: RowEncoder, row: Row) -> list[Any]:
         """Returns a row's items; none if it has nothing to train on and such rows are dropped."""
@@ -425,6 +421,21 @@ class _Recipe:
                 yield from _encoded_batch(reader, batch, tally)
                 batch = []
         yield from _encoded_batch(reader, batch, tally)
+
+
+def _write_sequence(origin: object, encoded: EncodedSequence, writer: MaskedTokenWriter, tally: Tally) -> None:
+    """Writes and counts a sequence of a row; refuses one without a token to train on."""
+    _naming(origin, encoded.check_targets)
+    if encoded.num_open_turns:
+        tally.open_turns += encoded.num_open_turns
+        ending = f" ({encoded.open_turn!r})" if encoded.open_turn else ""
+        tally.open_named = [*tally.open_named, f"{origin}{ending}"][:MOST_NAMED]
+    writer.append(encoded.input_ids, encoded.loss_mask)
+    tally.longest = max(tally.longest, len(encoded))
+    tally.cut_sequences += encoded.num_cut_tokens > 0
+    tally.cut_tokens += encoded.num_cut_tokens
+    if encoded.num_cut_tokens:
+        tally.note_unused(_BEYOND, 1, encoded.num_cut_tokens, str(origin))
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ from packhorse.formats.left_out import skipped_path
 from packhorse.sft import ExplainedSequence, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import AtomicFiles
-from packhorse.tokenize._row_encoder import row_encoder
+from packhorse.tokenize._row_forms import row_encoder
 from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.input.parts import whole_files
 from packhorse.tokenize.input.rows import Row, row_files, rows_of

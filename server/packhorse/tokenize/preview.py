@@ -14,7 +14,8 @@ import numpy as np
 from packhorse.parameters import message_of
 from packhorse.sft import ExplainedSequence, Stretch, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
-from packhorse.tokenize._row_encoder import FROM_TOKENIZER, row_encoder
+from packhorse.tokenize._row_encoder import FROM_TOKENIZER
+from packhorse.tokenize._row_forms import row_encoder
 from packhorse.tokenize.columns import AnyColumns
 from packhorse.tokenize.documents import DocumentOptions, documents_of, files_of
 from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens

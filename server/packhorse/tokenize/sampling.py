@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from packhorse.formats import require
 from packhorse.formats.files import open_binary
 from packhorse.parameters import parameter
 from packhorse.tokenize.input.files import compression_of, find_inputs, listed
-from packhorse.tokenize.input.parts import Weighed, next_cut, whole_files
+from packhorse.tokenize.input.parts import SizedRange, next_cut, whole_files
 from packhorse.tokenize.input.ranges import FileRange, lines_of, open_parquet
 
 _BLOCKS = 64
@@ -81,16 +82,16 @@ def sample_rows(
     share = min(1.0, num_rows / max(1.0, sum(rows)))
     made: list[str] = []
     copied = 0
-    for file, begin, end in _blocks(files, rows, share, random.Random(seed)):
-        copy = _copy_parquet if file.range.kind == "Parquet" else _copy_lines
-        path = folder / f"{len(made):05}{os.path.splitext(file.range.path)[1]}"
-        if number := copy(file.range, begin, end, path):
+    for block in _blocks(files, rows, share, random.Random(seed)):
+        copy = _copy_parquet if block.file.kind == "Parquet" else _copy_lines
+        path = folder / f"{len(made):05}{os.path.splitext(block.file.path)[1]}"
+        if number := copy(block, path):
             made.append(str(path))
             copied += number
     return RowSample(made, copied, share)
 
 
-def _rows_of(files: Sequence[Weighed]) -> list[float]:
+def _rows_of(files: Sequence[SizedRange]) -> list[float]:
     """Returns the rows of each file: exact for Parquet, estimated from the size and the first lines for JSON lines."""
     probed = [file for file in files if file.range.kind == "JSON lines"][:_PROBED_FILES]
     read = lines = 0
@@ -109,10 +110,21 @@ def _rows_of(files: Sequence[Weighed]) -> list[float]:
     return rows
 
 
+class _Block(NamedTuple):
+    """Neighbouring rows of a file that are copied: those that begin in [begin, end)."""
+
+    file: FileRange
+    """The whole file."""
+    begin: float
+    """Share of the file before the block, in [0, 1]."""
+    end: float
+    """Share of the file up to the block's end."""
+
+
 def _blocks(
-    files: Sequence[Weighed], rows: Sequence[float], share: float, generator: random.Random
-) -> Iterator[tuple[Weighed, float, float]]:
-    """Yields blocks as (file, begin, end), in order, where begin and end are shares of the file in [0, 1].
+    files: Sequence[SizedRange], rows: Sequence[float], share: float, generator: random.Random
+) -> Iterator[_Block]:
+    """Yields blocks, in order.
 
     This is systematic sampling. All `rows` are laid end to end and cut into _BLOCKS stretches. A block is `share` of a
     stretch long and begins at the same random place in each. A block that would pass the end continues at the
@@ -121,25 +133,27 @@ def _blocks(
     """
     ends = list(accumulate(rows))
     if not ends or share == 1:
-        yield from ((file, 0.0, 1.0) for file in files)
+        yield from (_Block(file.range, 0.0, 1.0) for file in files)
         return
-    stretch = ends[-1] / _BLOCKS
-    place, length = generator.random() * stretch, stretch * share
-    spans = [(begin, min(begin + length, ends[-1])) for begin in (stretch * n + place for n in range(_BLOCKS))]
-    if (rest := place + length - stretch) > 0:
-        spans.insert(0, (0.0, rest))
-    for begin, end in spans:
+    stretch_rows = ends[-1] / _BLOCKS
+    offset, block_rows = generator.random() * stretch_rows, stretch_rows * share
+    begins = [stretch_rows * number + offset for number in range(_BLOCKS)]
+    rows_of_blocks = [(begin, min(begin + block_rows, ends[-1])) for begin in begins]
+    if (rest := offset + block_rows - stretch_rows) > 0:
+        rows_of_blocks.insert(0, (0.0, rest))
+    for begin, end in rows_of_blocks:
         for file, size, last in zip(files, rows, ends, strict=True):
             first = last - size
             if size and begin < last and end > first:
-                yield file, max(0.0, (begin - first) / size), min(1.0, (end - first) / size)
+                yield _Block(file.range, max(0.0, (begin - first) / size), min(1.0, (end - first) / size))
 
 
-def _copy_lines(source: FileRange, begin: float, end: float, path: Path) -> int:
-    """Copies the lines that begin in [begin, end) of a file, as shares of its size; returns their number."""
+def _copy_lines(block: _Block, path: Path) -> int:
+    """Copies the lines of a block, whose bounds are shares of the file's size; returns their number."""
+    source = block.file
     with open_binary(source.path) as file:
-        places = int(begin * source.end), int(end * source.end)
-        first, last = (next_cut(file, place, "line") if place else 0 for place in places)
+        offsets = int(block.begin * source.end), int(block.end * source.end)
+        first, last = (next_cut(file, offset, "line") if offset else 0 for offset in offsets)
     number = 0
     with path.open("wb") as copy:
         for _, line in lines_of(replace(source, begin=first, end=last)):
@@ -148,11 +162,11 @@ def _copy_lines(source: FileRange, begin: float, end: float, path: Path) -> int:
     return number
 
 
-def _copy_parquet(source: FileRange, begin: float, end: float, path: Path) -> int:
-    """Copies the rows in [begin, end) of a file, as shares of its rows; returns their number."""
-    with open_parquet(source.path) as file:
+def _copy_parquet(block: _Block, path: Path) -> int:
+    """Copies the rows of a block, whose bounds are shares of the file's rows; returns their number."""
+    with open_parquet(block.file.path) as file:
         rows = file.metadata.num_rows
-        first, last = round(begin * rows), round(end * rows)
+        first, last = round(block.begin * rows), round(block.end * rows)
         with require("pyarrow.parquet").ParquetWriter(path, file.schema_arrow) as copy:
             at = 0
             for group in range(file.num_row_groups):

@@ -148,12 +148,12 @@ class Encoder:
 
     def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
         """Returns the ids of each document (empty without text); counts special tokens and unknown characters."""
-        taken = [self.special.take(text, tally.special) for text in batch]
-        texts = [text.text for text in taken]
+        prepared = [self.special.prepare(text, tally.special) for text in batch]
+        texts = [text.text for text in prepared]
         model = self.model
         encodings = model.encode_batch_fast(texts)
         sequences: list[list[int]] = []
-        for text, encoding in zip(taken, encodings, strict=True):
+        for text, encoding in zip(prepared, encodings, strict=True):
             ids: list[int] = encoding.ids if text.text.strip() else []
             if ids:
                 tally.unknown += self.unknown.count(model, text.text, ids)

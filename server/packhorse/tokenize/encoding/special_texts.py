@@ -16,7 +16,7 @@ refuses the document."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakenText:
+class PreparedText:
     """A text as it is given to the tokenizer, and what it spells."""
 
     text: str
@@ -60,32 +60,32 @@ class SpecialTexts:
             end=found.get(end_id, ""),
         )
 
-    def take(self, text: str, counts: MutableMapping[str, int]) -> TakenText:
+    def prepare(self, text: str, counts: MutableMapping[str, int]) -> PreparedText:
         """Prepares a text for the tokenizer, and adds the special tokens that it spells to `counts`.
 
         The text's own first and last token are not counted. They are also cut off, unless special tokens are kept:
         encoded as characters they would be lost, and the encoder puts them around the sequence anyway.
         """
         if not self.texts or special_pattern(self.texts).search(text) is None:
-            return TakenText(text)
+            return PreparedText(text)
         first, last = self._inner(text)
         for found in special_pattern(self.texts).findall(text, first, last):
             counts[found] = counts.get(found, 0) + 1
         own_ends = (first > 0) + (last < len(text))
-        return TakenText(text if self.treatment == "keep" else text[first:last], own_ends, True)
+        return PreparedText(text if self.treatment == "keep" else text[first:last], own_ends, True)
 
     def first_in(self, text: str) -> str | None:
         """Returns the first special token that a text spells, apart from its own first and last; None without one."""
         found = special_pattern(self.texts).search(text, *self._inner(text)) if self.texts else None
         return None if found is None else found[0]
 
-    def count(self, taken: TakenText, encoding: Any) -> int:
+    def count(self, prepared: PreparedText, encoding: Any) -> int:
         """Returns how many special tokens are in a text's encoding, apart from the text's own first and last token."""
-        if not taken.spells_special:
+        if not prepared.spells_special:
             return 0
         pairs = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         in_text = sum(number in self.ids for number, is_around in pairs if not is_around)
-        return in_text - (taken.own_ends if self.treatment == "keep" else 0)
+        return in_text - (prepared.own_ends if self.treatment == "keep" else 0)
 
     def _inner(self, text: str) -> tuple[int, int]:
         """Returns (end of the text's own first token, begin of its own last), as indices of characters."""

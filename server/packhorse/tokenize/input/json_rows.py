@@ -71,8 +71,10 @@ def _values(source: FileRange) -> Iterator[tuple[str, Any]]:
 def _decoded(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
     """Parses values from a buffer of text, and reads more whenever the buffer ends within a value."""
     decoder = json.JSONDecoder()
-    buffer, at, number = "", 0, 0
-    is_array = is_closed = is_whole = False
+    buffer, at = "", 0  # what was read and is not parsed yet begins at buffer[at]
+    number = 0  # of the next entry
+    is_array = is_closed = False  # whether the text has begun with "[", and whether "]" has come
+    is_whole = False  # whether the buffer holds the rest of the file
     while True:
         at = _GAP.match(buffer, at).end()  # type: ignore[union-attr]
         if at < len(buffer) and number == 0 and not is_array and buffer[at] == "[":

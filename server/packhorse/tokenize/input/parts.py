@@ -23,7 +23,7 @@ _PARTS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class SizedRange:
     """A range of a file, and its size in bytes."""
 
     range: FileRange
@@ -39,19 +39,19 @@ class Part:
     size_bytes: int
 
 
-def whole_files(files: Sequence[tuple[str, Kind]]) -> list[Weighed]:
+def whole_files(files: Sequence[tuple[str, Kind]]) -> list[SizedRange]:
     """Returns each file, given as (path or URL, kind), as one range with its size."""
-    return for_each(files, _weighed) if any(is_url(path) for path, _ in files) else list(map(_weighed, files))
+    return for_each(files, _sized) if any(is_url(path) for path, _ in files) else list(map(_sized, files))
 
 
-def _weighed(file: tuple[str, Kind]) -> Weighed:
+def _sized(file: tuple[str, Kind]) -> SizedRange:
     path, kind = file
     size_bytes = FileStamp.of(path).size_bytes
     end = len(parquet_group_sizes(path)) if kind == "Parquet" else size_bytes
-    return Weighed(FileRange(path, kind, 0, end), size_bytes)
+    return SizedRange(FileRange(path, kind, 0, end), size_bytes)
 
 
-def cut_into_parts(files: Sequence[Weighed], cut_of: Callable[[Kind], Cut | None]) -> list[Part]:
+def cut_into_parts(files: Sequence[SizedRange], cut_of: Callable[[Kind], Cut | None]) -> list[Part]:
     """Cuts files into parts of about equal size.
 
     `cut_of` returns where a file of a kind may be cut; None if it is read whole. Parquet files are cut between row
@@ -73,12 +73,12 @@ def cut_into_parts(files: Sequence[Weighed], cut_of: Callable[[Kind], Cut | None
     return [*parts, Part(tuple(ranges), size_bytes)] if ranges else parts
 
 
-def _cuts(file: Weighed, cut: Cut | None, part_bytes: int) -> Iterator[Weighed]:
+def _cuts(file: SizedRange, cut: Cut | None, part_bytes: int) -> Iterator[SizedRange]:
     """Yields consecutive ranges of a file, each of about `part_bytes`; or the whole file."""
     source = file.range
     if source.kind == "Parquet" and source.end > 1:
         for group, size_bytes in enumerate(parquet_group_sizes(source.path)):
-            yield Weighed(replace(source, begin=group, end=group + 1), size_bytes)
+            yield SizedRange(replace(source, begin=group, end=group + 1), size_bytes)
         return
     is_plain = source.kind in ("JSON lines", "text") and compression_of(source.path) is None
     if cut and is_plain and file.size_bytes > part_bytes:
@@ -86,7 +86,7 @@ def _cuts(file: Weighed, cut: Cut | None, part_bytes: int) -> Iterator[Weighed]:
             begin = 0
             while begin < source.end:
                 end = next_cut(opened, min(begin + part_bytes, source.end), cut)
-                yield Weighed(replace(source, begin=begin, end=end), end - begin)
+                yield SizedRange(replace(source, begin=begin, end=end), end - begin)
                 begin = end
     else:  # a folder's file is text as a whole, or left out as a whole; others cannot be cut
         yield file

@@ -1,0 +1,81 @@
+"""The three forms of fine-tuning rows: conversations, prompts with responses, and preferences.
+
+Owns which cells make the items of each form, and choosing the form by its columns. Leaves encoding items, and what a
+conversation or an answer must be, to `_row_encoder`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from packhorse.sft import (
+    ChatTokenizer,
+    NoTargetsError,
+)
+from packhorse.sft.messages import called
+from packhorse.sft.pairs import common_prompt
+from packhorse.tokenize._row_encoder import Cells, Item, RowEncoder, parsed_cell
+from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
+
+
+class Chats(RowEncoder):
+    """Rows of conversations."""
+
+    def __init__(self, columns: ChatColumns, *args: Any) -> None:
+        super().__init__(columns, *args, own={"messages": columns.messages})
+        self.chats  # noqa: B018 - a wrong template fails before any work
+
+    def _items(self, cells: Cells) -> list[Item]:
+        messages = parsed_cell("messages", cells["messages"])
+        if not isinstance(messages, list):
+            raise ValueError(f"the messages are {called(messages)}, not a list of messages")
+        return [self._rendered(messages, cells)]
+
+
+class Pairs(RowEncoder):
+    """Rows of prompts and responses."""
+
+    def __init__(self, columns: PairColumns, *args: Any) -> None:
+        is_alpaca = columns.prompt == "instruction"
+        own = {"prompt": columns.prompt, "response": columns.response}
+        super().__init__(columns, *args, own=own, standard=("input",) if is_alpaca else ())
+
+    def _items(self, cells: Cells) -> list[Item]:
+        prompt, more = cells["prompt"], cells.get("input")
+        if isinstance(more, str) and more.strip() and isinstance(prompt, str):
+            prompt = f"{prompt}\n{more}"
+        return [self._answered(prompt, cells["response"], cells, ("prompt", "response"))]
+
+
+class Preferences(RowEncoder):
+    """Rows of a chosen and a rejected answer; each is two sequences."""
+
+    def __init__(self, columns: PreferenceColumns, *args: Any) -> None:
+        own = {"chosen": columns.chosen, "rejected": columns.rejected, "prompt": columns.prompt}
+        super().__init__(columns, *args, own=own, standard=() if columns.prompt else ("prompt",))
+
+    def _items(self, cells: Cells) -> list[Item]:
+        """Returns the items of the chosen and of the rejected answer, both with the prompt."""
+        assert isinstance(self._columns, PreferenceColumns)
+        chosen, rejected, prompt = cells["chosen"], cells["rejected"], cells.get("prompt")
+        if chosen == rejected:
+            raise NoTargetsError("chosen and rejected are the same answer, which prefers nothing")
+        # Whether the chosen answer is a list of messages that begins with the prompt.
+        holds_prompt = isinstance(chosen, list) and (isinstance(prompt, str) or chosen[: len(prompt or ())] == prompt)
+        if prompt is not None and holds_prompt and self._columns.prompt is not None:
+            raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
+        if prompt is None or holds_prompt:
+            is_text = isinstance(chosen, str) and isinstance(rejected, str)
+            prompt, chosen, rejected = (self.pairs.common_prompt if is_text else common_prompt)(chosen, rejected)
+        return [
+            self._answered(prompt, chosen, cells, ("prompt", "chosen answer")),
+            self._answered(prompt, rejected, cells, ("prompt", "rejected answer")),
+        ]
+
+
+def row_encoder(columns: AnyColumns, tokenizer: ChatTokenizer, path: Path, cutoff_len: int | None) -> RowEncoder:
+    """Returns the encoder for rows of these columns; the arguments are those of `RowEncoder`."""
+    if isinstance(columns, ChatColumns):
+        return Chats(columns, tokenizer, path, cutoff_len)
+    if isinstance(columns, PairColumns):
+        return Pairs(columns, tokenizer, path, cutoff_len)
+    return Preferences(columns, tokenizer, path, cutoff_len)

@@ -1,0 +1,167 @@
+"""The summary of `packhorse tokenize`, as a table or JSON, and its warnings.
+
+Owns the words. Leaves the counts to `packhorse.tokenize`, and when they are printed to `commands/tokenize`.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from packhorse.cli.shared.printing import facts_table, output_console
+from packhorse.tokenize import (
+    FineTuningSummary,
+    JoinSummary,
+    TokenizeSummary,
+    unused_lines,
+)
+
+_Facts = tuple[dict[str, str], dict[str, Path | None], dict[str, Sequence[str]]]
+"""A summary to print: (rows of its table, name → path of each file, name → examples printed below)."""
+
+
+def print_warnings(summary: FineTuningSummary) -> None:
+    """Warns on stderr of fields that are not in the tokens, and of trained turns without an end."""
+    for line in unused_lines(summary.unused):
+        click.echo(line, err=True)
+    if summary.open_turns:
+        click.echo(
+            f"no end     {summary.open_turns:,} trained turns have no token that ends them, e.g. "
+            f"{summary.open_named[0]}. A model learns no end from them. --turn-end next takes the next message's mark, "
+            "--eos TOKEN ends the rows",
+            err=True,
+        )
+
+
+def is_tokenize_itself() -> bool:
+    """Whether the user runs `packhorse tokenize`, and not `packhorse prepare --tokenizer`, which tokenizes first."""
+    return click.get_current_context().info_name != "prepare"
+
+
+def print_summary(summary: Any, facts_of: Callable[[Any], _Facts], *, as_json: bool) -> None:
+    """Prints a summary as a table, or as JSON."""
+    if as_json:
+        click.echo(json.dumps(asdict(summary), indent=2, default=str))
+        return
+    rows, paths, named = facts_of(summary)
+    console = output_console()
+    console.print(facts_table(rows))
+    # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
+    for name, path in paths.items():
+        if path is not None and is_tokenize_itself():
+            console.print(f"{name:9}  {path}", markup=False)
+    for name, some in named.items():
+        if some:
+            console.print(f"{name}, e.g. {'; '.join(some)}", markup=False)
+
+
+def facts_of_text(summary: TokenizeSummary) -> _Facts:
+    """Returns what to print about tokenized text."""
+    rows = {
+        "read": _files(summary.files_read),
+        "documents": f"{summary.documents:,}",
+        "tokens": f"{summary.tokens:,} ({summary.dtype})",
+        "mean length": f"{summary.tokens / summary.documents:,.1f} tokens",
+        "longest": f"{summary.longest:,} tokens",
+        "vocabulary": f"{summary.vocab_size:,}",
+        "begin of sequence": "none" if summary.bos is None else escape(summary.bos),
+        "end of sequence": "none" if summary.eos is None else escape(summary.eos),
+        **_skipped(summary),
+    }
+    if summary.own_ends:
+        rows["begins and ends kept"] = f"{summary.own_ends:,} that documents had already, not put there twice"
+    rows |= _spelled(summary)
+    paths = {"index": summary.idx_path, "tokenizer": summary.tokenizer_path, "skipped": summary.skipped_path}
+    return rows, paths, _named(summary)
+
+
+def _spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
+    """Returns table rows about special tokens and unknown characters in texts, if there are any."""
+    rows = {"special tokens in text": _special(summary)} if summary.special_in_text else {}
+    if summary.unknown_characters:
+        rows["unknown characters"] = f"{summary.unknown_characters:,}, which the tokenizer does not know"
+    return rows
+
+
+def _special(summary: TokenizeSummary | FineTuningSummary) -> str:
+    """Returns a sentence about special tokens in texts: how many, which, and what became of them."""
+    counts = sorted(summary.special_in_text.items(), key=lambda item: -item[1])
+    total = sum(count for _, count in counts)
+    some = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:3]) + (", …" if len(counts) > 3 else "")
+    num_kept = summary.special_kept if isinstance(summary, TokenizeSummary) else total
+    kept = "all became tokens" if num_kept == total else "written as text"
+    if 0 < num_kept < total:
+        kept = f"{num_kept:,} became tokens"
+    return f"{total:,} ({some}); {kept}"
+
+
+def facts_of_rows(summary: FineTuningSummary) -> _Facts:
+    """Returns what to print about tokenized chats, pairs or preferences."""
+    rows = {
+        "read": _files(summary.files_read),
+        "sequences": f"{summary.sequences:,}",
+        "tokens": f"{summary.tokens:,} ({summary.dtype})",
+        "trained tokens": f"{summary.trained_tokens:,} ({summary.trained_tokens / summary.tokens:.1%})",
+        "mean length": f"{summary.tokens / summary.sequences:,.1f} tokens",
+        "longest": f"{summary.longest:,} tokens",
+        "vocabulary": f"{summary.vocab_size:,}",
+        "cut": f"{summary.cut_sequences:,} sequences, by {summary.cut_tokens:,} tokens",
+        "dropped, no targets": f"{summary.dropped_no_targets:,}",
+        "dropped, too long": f"{summary.dropped_too_long:,}",
+        **_spelled(summary),
+        **_skipped(summary),
+    }
+    paths = {
+        "index": summary.idx_path,
+        "loss mask": summary.loss_mask_idx_path,
+        "tokenizer": summary.tokenizer_path,
+        "skipped": summary.skipped_path,
+    }
+    return rows, paths, {"no targets": summary.dropped_named, "too long": summary.too_long_named, **_named(summary)}
+
+
+def facts_of_joined(summary: JoinSummary) -> _Facts:
+    """Returns what to print about joined token files."""
+    joined = f"{summary.files:,} token file{'s' if summary.files != 1 else ''}"
+    if summary.entries != summary.documents + summary.empty:
+        joined += f", and {summary.entries:,} sentences to documents"
+    rows = {
+        "joined": joined,
+        "documents": f"{summary.documents:,}",
+        "tokens": f"{summary.tokens:,} ({summary.dtype})",
+        "longest": f"{summary.longest:,} tokens",
+        "skipped, empty": f"{summary.empty:,}",
+    }
+    paths = {
+        "index": summary.idx_path,
+        "loss mask": summary.loss_mask_idx_path,
+        "keys": summary.keys_path,
+        "tokenizer": summary.tokenizer_path,
+    }
+    return rows, paths, {}
+
+
+def _skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
+    """Returns table rows about documents and rows that were skipped."""
+    return {
+        "skipped, empty": f"{summary.skipped_empty:,}",
+        "skipped, undecodable": f"{summary.skipped_undecodable:,}",
+        "skipped, bad": f"{summary.skipped_bad:,}",
+    }
+
+
+def _named(summary: TokenizeSummary | FineTuningSummary) -> dict[str, Sequence[str]]:
+    """Returns examples of what was skipped or left out: name → files, lines or rows."""
+    return {
+        "undecodable": summary.undecodable_named,
+        "bad": summary.bad_named,
+        "left out": summary.left_out[:5],
+    }
+
+
+def _files(read: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind} file{'s' if count != 1 else ''}" for kind, count in read.items())
