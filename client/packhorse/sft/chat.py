@@ -16,15 +16,9 @@ from packhorse.formats import require
 from packhorse.parameters import parameter
 from packhorse.sft.cutting import Cutoff, with_shorter_text, without_oldest
 from packhorse.sft.explained import ExplainedSequence, stretches_of
-from packhorse.sft.messages import (
-    TrainedTurns,
-    Turns,
-    as_messages,
-    check_contents,
-    check_conversation,
-    json_fault,
-    plain_data,
-)
+from packhorse.sft.forms.plain_data import json_fault, plain_data
+from packhorse.sft.forms.sharegpt import as_messages
+from packhorse.sft.messages import TrainedTurns, Turns, check_contents, check_conversation
 from packhorse.sft.sequence import EncodedSequence, token_ranges
 from packhorse.sft.tokenizer import load_chat_tokenizer
 

@@ -1,10 +1,11 @@
 """`ExplainedSequence`: what a row became, for people: its tokens in stretches of one origin each.
 
-Owns cutting tokens into stretches; leaves finding origins to `sft.provenance`, and printing to the caller.
+Owns cutting tokens into stretches; leaves finding origins to `sft.tracing.provenance`, and printing to the caller.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,15 @@ class Origin:
     """As in `Stretch`."""
 
 
+class _Key(NamedTuple):
+    """What tokens of a stretch have in common."""
+
+    message: int | None
+    field: str | None
+    is_trained: bool
+    has_characters: bool
+
+
 def stretches_of(
     text: str,
     offsets: Sequence[tuple[int, int]],
@@ -92,22 +102,28 @@ def stretches_of(
     """
     found: list[Stretch] = []
     first = at = 0
-    # Of each token: (message, field, is trained on, has characters).
-    keys: list[tuple[int | None, str | None, bool, bool]] = []
+    keys: list[_Key] = []
     for number, is_trained in enumerate(loss_mask):
         begin, end = offsets[number] if number < len(offsets) else (len(text), len(text))
         while at + 1 < len(origins) and origins[at].end <= begin:
             at += 1
         origin = origins[at] if origins else Origin(0, None, None)
-        keys.append((origin.message, origin.field if begin < end else None, bool(is_trained), begin < end))
+        keys.append(_Key(origin.message, origin.field if begin < end else None, bool(is_trained), begin < end))
     for number in range(1, len(keys) + 1):
         if number < len(keys) and keys[number] == keys[first]:
             continue
-        message, field, trained, _ = keys[first]
+        key = keys[first]
         begin = offsets[first][0] if first < len(offsets) else len(text)
         end = offsets[number][0] if number < min(len(offsets), len(keys)) else len(text)
         found.append(
-            Stretch(first=first, end=number, text=text[begin:end], is_trained=trained, message=message, field=field)
+            Stretch(
+                first=first,
+                end=number,
+                text=text[begin:end],
+                is_trained=key.is_trained,
+                message=key.message,
+                field=key.field,
+            )
         )
         first = number
     return tuple(found)

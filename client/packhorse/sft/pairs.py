@@ -1,10 +1,10 @@
 """`PairEncoder` and `encode_prompt_response`: from prompts and responses to tokens and a loss mask.
 
-Owns joining and cutting the two, and finding the common prompt of two answers. Prompt and response are tokenized
-separately, as they are when the model answers. Leaves chats to `sft.chat`.
+Owns joining and cutting the two, and finding the common prompt of two answers, as text or as messages. Prompt and
+response are tokenized separately, as they are when the model answers. Leaves chats to `sft.chat`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from packhorse.parameters import parameter
 from packhorse.sft.chat import check_max_tokens
 from packhorse.sft.cutting import Cutoff
-from packhorse.sft.messages import as_messages, called, plain_data
+from packhorse.sft.forms.plain_data import called, plain_data
+from packhorse.sft.forms.sharegpt import as_messages
 from packhorse.sft.sequence import EncodedSequence
 from packhorse.sft.tokenizer import load_chat_tokenizer
 from packhorse.sft.tokenizer_settings import with_prefix_space
@@ -185,13 +186,13 @@ _NO_PROMPT = (
 )
 
 
-def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
+def common_messages(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
     """Finds the messages with which two conversations begin; for texts there is `PairEncoder.common_prompt`.
 
     Example:
         >>> question = {"role": "user", "content": "2 + 2?"}
         >>> answers = [{"role": "assistant", "content": said} for said in ("4", "5")]
-        >>> prompt, chosen, rejected = common_prompt([question, answers[0]], [question, answers[1]])
+        >>> prompt, chosen, rejected = common_messages([question, answers[0]], [question, answers[1]])
         >>> prompt == [question], chosen == answers[:1]
         (True, True)
 
@@ -211,3 +212,26 @@ def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
     if not length or length == min(len(chosen), len(rejected)):
         raise ValueError(_NO_PROMPT)
     return chosen[:length], chosen[length:], rejected[length:]
+
+
+def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Joins a prompt and a response to one conversation, in which only the response is trained on.
+
+    Example:
+        >>> pair_messages([{"role": "user", "content": "hi"}], [{"role": "assistant", "content": "hello"}])
+        [{'role': 'user', 'content': 'hi', 'train': False}, {'role': 'assistant', 'content': 'hello'}]
+
+    Both are lists of messages, with role and content or in ShareGPT's form.
+
+    Raises:
+        ValueError: one is not such a list, or the prompt ends with a turn of the assistant.
+    """
+    before, after = as_messages(prompt), as_messages(response)
+    if not all(isinstance(message, Mapping) for message in (*before, *after)):
+        raise ValueError("a prompt and a response must be text, or lists of messages with a role and a content each")
+    if before and before[-1].get("role") == "assistant":
+        raise ValueError(
+            "the prompt ends with a turn of the assistant, which the response would continue; move its content "
+            "into the response"
+        )
+    return [*({**message, "train": False} for message in before), *after]

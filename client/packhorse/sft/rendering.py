@@ -12,9 +12,9 @@ from typing import Any
 from packhorse.sft.explained import Origin
 from packhorse.sft.fitting import fit
 from packhorse.sft.messages import Conversation
-from packhorse.sft.provenance import Dump, Leaf, Run, leaves_of
 from packhorse.sft.template import ChatTemplate, TracedText
 from packhorse.sft.tokenizer import Marks
+from packhorse.sft.tracing.provenance import Dump, Leaf, Run, leaves_of
 from packhorse.sft.turns import Turn, find_turns
 from packhorse.sft.unused import unused_fields
 

@@ -1,8 +1,8 @@
 """Chat templates, as Hugging Face's tokenizers carry them.
 
 Owns compiling a template and rendering a conversation with it, plainly, or traced to know where each character comes
-from. Leaves Jinja's environments to `sft.environment`, and finding turns in the text to `sft.turns`. This module needs
-jinja2, so it is imported when the first template is used.
+from. Leaves Jinja's environments to `sft.tracing.environment`, and finding turns in the text to `sft.turns`. This
+module needs jinja2, so it is imported when the first template is used.
 """
 
 import re
@@ -15,9 +15,10 @@ import jinja2
 import jinja2.meta
 import jinja2.nodes
 
-from packhorse.sft.environment import TRACE, follow, plain_environment, tracing_environment
 from packhorse.sft.messages import Conversation
-from packhorse.sft.provenance import Run, Trace
+from packhorse.sft.tracing.environment import TRACE, follow, plain_environment, tracing_environment
+from packhorse.sft.tracing.provenance import Run
+from packhorse.sft.tracing.trace import Trace
 
 _SPECIAL_TOKEN_NAMES = frozenset({"bos_token", "eos_token"})
 

@@ -1,7 +1,7 @@
 """`find_turns`: where the model's own turns are in the text of a conversation.
 
-Owns finding them; leaves rendering to `sft.template`, origins to `sft.provenance` and tokens to `sft.chat`. A template
-shows its turns in one of three ways. Each finds the right range or none:
+Owns finding them; leaves rendering to `sft.template`, origins to `sft.tracing.provenance` and tokens to `sft.chat`. A
+template shows its turns in one of three ways. Each finds the right range or none:
 
 1. `{% generation %}` blocks mark the turns exactly.
 2. The trace says which characters were written by the iteration of the template's loop over messages that is about a
@@ -21,10 +21,11 @@ from functools import lru_cache
 from itertools import accumulate, islice, takewhile
 from typing import Any
 
-from packhorse.sft.messages import WORDS_MARK, Conversation, with_other_words
-from packhorse.sft.provenance import Dump, Leaf, Run
+from packhorse.sft.forms.plain_data import WORDS_MARK
+from packhorse.sft.messages import Conversation, with_other_words
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
 from packhorse.sft.tokenizer import Marks
+from packhorse.sft.tracing.provenance import Dump, Leaf, Run
 
 Range = tuple[int, int]
 """[begin, end) in a text."""
@@ -45,6 +46,16 @@ class Turn:
     is_trained: bool
     is_open: bool = False
     """Whether it does not end with a special token that the template wrote."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """Adjacent characters of one message, while they are collected."""
+
+    begin: int
+    end: int
+    message: int | None
+    """Number of the message; None as long as it is not known."""
 
 
 def find_turns(
@@ -80,27 +91,27 @@ class _Search:
 
     def marked(self) -> Iterator[Turn]:
         """Yields the template's generation blocks; adjacent blocks of one message are joined."""
-        blocks: list[list[int | None]] = []  # [begin, end, message or None]
+        blocks: list[_Block] = []
         for begin, run in self._placed:
             if not run.is_generated:
                 continue
             owner = run.writer if run.writer is not None else _message_of(run)
-            if blocks and blocks[-1][1] == begin and owner in (None, blocks[-1][2]):
-                blocks[-1][1] = begin + run.length
-            elif blocks and blocks[-1][1] == begin and blocks[-1][2] is None:
-                blocks[-1][1:] = [begin + run.length, owner]
+            last = blocks[-1] if blocks and blocks[-1].end == begin else None
+            if last is not None and owner in (None, last.message):
+                last.end = begin + run.length
+            elif last is not None and last.message is None:
+                last.end, last.message = begin + run.length, owner
             else:
-                blocks.append([begin, begin + run.length, owner])
+                blocks.append(_Block(begin, begin + run.length, owner))
         is_some = len(self._chat.trained) != len(self._chat.own)
-        for first, end, owner in blocks:
-            assert first is not None
-            assert end is not None
-            if owner is None and is_some:
+        for block in blocks:
+            if block.message is None and is_some:
                 raise ValueError(
                     "the template's {% generation %} blocks cannot be assigned to messages, and only some turns are to "
                     "be trained on; train on all turns, or leave marked messages out"
                 )
-            yield self._turn(first, end, -1 if owner is None else owner, not is_some or owner in self._chat.trained)
+            number = -1 if block.message is None else block.message
+            yield self._turn(block.begin, block.end, number, not is_some or number in self._chat.trained)
 
     def is_traced(self) -> bool:
         """Returns whether the trace says for every word of the model's messages which message's iteration wrote it."""
@@ -123,22 +134,24 @@ class _Search:
 
     def written(self) -> Iterator[Turn]:
         """Yields what the iterations of the model's messages wrote, without headers."""
-        stretches: list[tuple[int, list[int]]] = []  # (message, [begin, end)): adjacent runs of a message, joined
+        blocks: list[_Block] = []  # adjacent runs of a message, joined
         for begin, run in self._placed:
             if run.writer not in self._chat.own:
                 continue
             assert run.writer is not None
-            if stretches and stretches[-1][0] == run.writer and stretches[-1][1][1] == begin:
-                stretches[-1][1][1] += run.length
+            if blocks and blocks[-1].message == run.writer and blocks[-1].end == begin:
+                blocks[-1].end += run.length
             else:
-                stretches.append((run.writer, [begin, begin + run.length]))
-        begun: set[int] = set()  # only the first stretch of a message has a header
-        for number, (begin, end) in stretches:
+                blocks.append(_Block(begin, begin + run.length, run.writer))
+        begun: set[int] = set()  # only the first block of a message has a header
+        for block in blocks:
+            number, begin, end = block.message, block.begin, block.end
+            assert number is not None
             if number not in begun:
                 begin += self._header_length(number, begin, end)
             begun.add(number)
             turn = self._turn(begin, self._without_glue(begin, end), number, number in self._chat.trained)
-            if turn.is_open and number == len(self._chat.messages) - 1 and end == stretches[-1][1][1]:
+            if turn.is_open and number == len(self._chat.messages) - 1 and end == blocks[-1].end:
                 turn = self._with_closing(turn, end)
             if turn.begin < turn.end:
                 yield turn

@@ -1,16 +1,17 @@
 """`unused_fields`: which fields of a row are missing from its rendered text.
 
 Owns finding the texts of a row that did not come out, and naming their fields. Leaves the origins of characters to
-`sft.provenance`. A leaf is one text in a row, such as a content or a function's name; see `Leaf` there.
+`sft.tracing.provenance`. A leaf is one text in a row, such as a content or a function's name; see `Leaf` there.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from packhorse.sft.messages import REASONING, WORDS_MARK, Conversation
-from packhorse.sft.provenance import Dump, Leaf, leaves_of
+from packhorse.sft.forms.plain_data import WORDS_MARK
+from packhorse.sft.messages import REASONING, Conversation
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
+from packhorse.sft.tracing.provenance import Dump, Leaf, leaves_of
 
 _WIRING = ("id", "type", "tool_call_id", "index", "call_id")
 """Keys of a message, call or part that connect parts of a row, and say nothing to a model."""

@@ -21,8 +21,10 @@ from packhorse.sft import (
     PairEncoder,
     Stretch,
 )
-from packhorse.sft.messages import FLAGS, as_messages, called, json_fault, pair_messages
-from packhorse.sft.pairs import check_pair
+from packhorse.sft.forms.plain_data import called, json_fault
+from packhorse.sft.forms.sharegpt import as_messages
+from packhorse.sft.messages import FLAGS
+from packhorse.sft.pairs import check_pair, pair_messages
 from packhorse.tokenize.columns import AnyColumns, ChatColumns
 from packhorse.tokenize.encoding.special_texts import special_pattern
 from packhorse.tokenize.encoding.tokenizers import end_of_sequence, load_tokenizer

@@ -11,8 +11,8 @@ from packhorse.sft import (
     ChatTokenizer,
     NoTargetsError,
 )
-from packhorse.sft.messages import called
-from packhorse.sft.pairs import common_prompt
+from packhorse.sft.forms.plain_data import called
+from packhorse.sft.pairs import common_messages
 from packhorse.tokenize._row_encoder import Cells, Item, RowEncoder, parsed_cell
 from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
 
@@ -65,7 +65,7 @@ class Preferences(RowEncoder):
             raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
         if prompt is None or holds_prompt:
             is_text = isinstance(chosen, str) and isinstance(rejected, str)
-            prompt, chosen, rejected = (self.pairs.common_prompt if is_text else common_prompt)(chosen, rejected)
+            prompt, chosen, rejected = (self.pairs.common_prompt if is_text else common_messages)(chosen, rejected)
         return [
             self._answered(prompt, chosen, cells, ("prompt", "chosen answer")),
             self._answered(prompt, rejected, cells, ("prompt", "rejected answer")),

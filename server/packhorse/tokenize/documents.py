@@ -12,7 +12,7 @@ from packhorse.formats.files import is_folder
 from packhorse.formats.keys import check_key
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import message_of, parameter
-from packhorse.sft.messages import called
+from packhorse.sft.forms.plain_data import called
 from packhorse.tokenize.encoding.keys_file import KeyedText
 from packhorse.tokenize.encoding.special_texts import SpecialTexts
 from packhorse.tokenize.input.files import Found, Kind, find_inputs

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from packhorse.sft import ChatEncoder, encode_chat
-from packhorse.sft.messages import as_messages
+from packhorse.sft.forms.sharegpt import as_messages
 
 SHAREGPT = [
     {"from": "system", "value": "be kind"},

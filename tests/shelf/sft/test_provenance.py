@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.sft.messages import TrainedTurns, check_conversation
-from packhorse.sft.provenance import Leaf, Trace, Traced, joined, joined_with
 from packhorse.sft.sequence import token_ranges
 from packhorse.sft.template import compile_template
+from packhorse.sft.tracing.provenance import Leaf, Traced, joined, joined_with
+from packhorse.sft.tracing.trace import Trace
 
 TEXTS = st.text(alphabet="ab \n\t<é", max_size=12)
 SEPARATORS = st.text(alphabet="ab \n", min_size=1, max_size=2)

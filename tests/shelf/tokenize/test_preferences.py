@@ -13,7 +13,7 @@ from tests.shelf.tokenize.test_fine_tuning import folder as folder
 from tests.shelf.tokenize.test_fine_tuning import lines, written
 
 from packhorse.sft import NoTargetsError, encode_chat, encode_prompt_response
-from packhorse.sft.pairs import common_prompt
+from packhorse.sft.pairs import common_messages
 from packhorse.tokenize import PairColumns, PreferenceColumns, tokenize_fine_tuning
 from packhorse.tokenize.commands.tokenize import command
 
@@ -138,6 +138,6 @@ def test_what_cannot_be_meant_is_refused_with_its_row(
 def test_a_prompt_of_sharegpt_is_found(folder: Path) -> None:
     conversation = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
     other = [conversation[0], {"from": "gpt", "value": "c"}]
-    prompt, chosen, rejected = common_prompt(conversation, other)
+    prompt, chosen, rejected = common_messages(conversation, other)
     assert json.dumps(prompt) == '[{"role": "user", "content": "a"}]'
     assert [chosen[0]["content"], rejected[0]["content"]] == ["b", "c"]

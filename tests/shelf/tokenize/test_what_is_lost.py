@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from packhorse.sft.messages import _ROLES, FLAGS, REASONING
+from packhorse.sft.forms.sharegpt import _ROLES
+from packhorse.sft.messages import FLAGS, REASONING
 from packhorse.sft.unused import _WIRING
 from packhorse.tokenize._row_encoder import _STANDARD, _VERDICTS
 from packhorse.tokenize.commands.tokenize import command

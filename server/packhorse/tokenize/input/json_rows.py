@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from packhorse.sft.messages import called, json_fault
+from packhorse.sft.forms.plain_data import called, json_fault
 from packhorse.tokenize.input.ranges import FileRange, Line, lines_of, open_plain
 from packhorse.tokenize.input.text_check import BYTE_ORDER_MARK, TextCheck, refuse_encoding
 

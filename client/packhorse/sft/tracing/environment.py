@@ -1,9 +1,10 @@
 """Jinja's environments for chat templates: sandboxed, with what transformers' `apply_chat_template` offers templates.
 
 Owns the two environments in which a template is compiled: one that renders, and one that renders the same text and
-follows where each character comes from. Leaves compiling templates to `sft.template`, and the record of origins to
-`sft.provenance`. The second environment changes a template's tree, so that loops and macros tell the record which
-message they are about; the changes are filters whose names begin with an underscore, such as `_enter`.
+follows where each character comes from. Leaves compiling templates to `sft.template`, the record of origins to
+`sft.tracing.trace`, and stand-ins for Python's own functions to `sft.tracing.sandbox`. The second environment changes a
+template's tree, so that loops and macros tell the record which message they are about; the changes are filters whose
+names begin with an underscore, such as `_enter`.
 
 Beyond Jinja, a template may use `tojson`, `raise_exception`, `strftime_now`, loop controls, trimmed blocks, and
 `{% generation %}` blocks.
@@ -25,7 +26,9 @@ import jinja2.sandbox
 import jinja2.utils
 import jinja2.visitor
 
-from packhorse.sft.provenance import Dump, Run, Trace, Traced, joined, joined_with, written
+from packhorse.sft.tracing.provenance import Dump, Run, Traced, joined, joined_with, written
+from packhorse.sft.tracing.sandbox import SafeDict, SafeNamespace
+from packhorse.sft.tracing.trace import Trace
 
 TRACE = "_packhorse_trace"
 """Name of a template's variable that holds the record of a traced rendering."""
@@ -69,7 +72,7 @@ def _equipped(
     environment.filters["tojson"] = _tojson
     # `strftime_now` always tells the same time, because renderings of one conversation are compared with each other.
     environment.globals.update(
-        raise_exception=_raise_exception, strftime_now=_NOW.strftime, namespace=_Namespace, dict=_Dict()
+        raise_exception=_raise_exception, strftime_now=_NOW.strftime, namespace=SafeNamespace, dict=SafeDict()
     )
     return environment
 
@@ -270,35 +273,3 @@ def _tojson(
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-class _Dict:
-    """The function `dict` of templates; not Python's class, whose attributes a template should not reach."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """Returns what `dict.fromkeys` returns."""
-        return dict.fromkeys(*args)
-
-
-class _Namespace(jinja2.utils.Namespace):
-    """Jinja's `namespace`, without access to Python's own attributes."""
-
-    # Without the parameter `self`, so that a template may use this name for a variable.
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        names = dict(*args[1:], **kwargs)
-        for name in names:
-            _check_name(name)
-        jinja2.utils.Namespace.__init__(args[0], names)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-
-def _check_name(name: Any) -> None:
-    """Raises a SecurityError for a name that begins with an underscore, as Python's own attributes do."""
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace takes no name that begins with an underscore: {name!r}")
