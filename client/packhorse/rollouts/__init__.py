@@ -9,14 +9,9 @@ from packhorse.rollouts.open_instruct import OpenInstructPacks, to_open_instruct
 from packhorse.rollouts.pack import RolloutBatch, as_micro_batches, pack_rollouts
 from packhorse.rollouts.pairs import PairBatch, PairLogProbs, as_pair_batch, pack_pairs, pair_log_probs
 from packhorse.rollouts.prefix_tree import PrefixTree
-from packhorse.rollouts.tree_batch import (
-    PrefixSharing,
-    TreeBatch,
-    build_tree_block_mask,
-    build_tree_mask,
-    prefix_sharing,
-)
-from packhorse.rollouts.tree_row import to_trl_async, tree_row
+from packhorse.rollouts.tree_batch import PrefixSharing, TreeBatch, prefix_sharing
+from packhorse.rollouts.tree_masks import build_tree_block_mask, build_tree_mask
+from packhorse.rollouts.trl_async import to_trl_async, tree_row
 
 __all__ = [
     "OpenInstructPacks",

@@ -1,7 +1,7 @@
 """Rows of different lengths, laid end to end and checked: the arguments for rollouts, pairs and trees.
 
 Owns the checks that all such arguments need, and the indices of ranges. Leaves what an argument means to `given`,
-`pairs`, `prefix_tree` and `tree_row`.
+`pairs`, `prefix_tree` and `trl_async`.
 """
 
 from collections.abc import Callable, Iterable, Sequence

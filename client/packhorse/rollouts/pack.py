@@ -266,36 +266,37 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
     packed = assembler.assemble(block, source)
     layout, labels = packed["layout"], packed["labels"]
     shape = labels.shape
-    which = block.ids
-    response_lengths = rollouts.response_lengths[which]
+    members = block.ids
+    response_lengths = rollouts.response_lengths[members]
     # Index of each response's first token in the batch's flat labels; with shift_labels that of the token before it,
     # which exists because a query is never empty.
-    starts = layout.starts + rollouts.query_lengths[which] - int(bool(assembler.shift_labels))
-    there = range_indices(starts, response_lengths)  # where they are in the flat labels: int64 [K]
-    here = range_indices(rollouts.response_starts[which], response_lengths)  # in the flat rollouts: int64 [K]
+    starts = layout.starts + rollouts.query_lengths[members] - int(bool(assembler.shift_labels))
+    # Index of each response token in the batch's flat labels, and in the flat rollouts: int64 [K].
+    in_batch = range_indices(starts, response_lengths)
+    in_rollouts = range_indices(rollouts.response_starts[members], response_lengths)
 
-    is_tool = rollouts.is_tool[here]
+    is_tool = rollouts.is_tool[in_rollouts]
     masks = np.zeros((3, labels.numel()), dtype=np.bool_)
     response_mask, tool_mask, dones = masks
-    response_mask[there] = True
-    tool_mask[there[is_tool]] = True
-    dones[starts + response_lengths - 1] = rollouts.dones[which]
+    response_mask[in_batch] = True
+    tool_mask[in_batch[is_tool]] = True
+    dones[starts + response_lengths - 1] = rollouts.dones[members]
     labels.numpy().reshape(-1)[~(response_mask & ~tool_mask)] = IGNORE_INDEX
 
     of_tokens = {}
     for name, values in rollouts.values.items():
         of_tokens[name] = np.zeros(labels.numel(), dtype=np.float32)
-        of_tokens[name][there] = values[here]
+        of_tokens[name][in_batch] = values[in_rollouts]
     batch = {
         **packed,
         "response_mask": torch.from_numpy(response_mask.reshape(shape)),
         "tool_mask": torch.from_numpy(tool_mask.reshape(shape)),
         "dones": torch.from_numpy(dones.reshape(shape)),
         **{name: torch.from_numpy(values.reshape(shape)) for name, values in of_tokens.items()},
-        "groups": SequenceGroups(numbers=rollouts.group_of[which], num_groups=rollouts.num_groups),
+        "groups": SequenceGroups(numbers=rollouts.group_of[members], num_groups=rollouts.num_groups),
     }
     if rollouts.policy_versions is not None:
-        batch |= versions_of_packs(rollouts.policy_versions, np.split(which, block.bin_ends[:-1]))
+        batch |= versions_of_packs(rollouts.policy_versions, np.split(members, block.bin_ends[:-1]))
     return RolloutBatch(batch)
 
 

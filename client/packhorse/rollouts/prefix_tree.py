@@ -1,7 +1,7 @@
 """`PrefixTree`: sequences laid out in one row that holds each common prefix once.
 
 Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, sorting sequences by
-their prefixes to `packhorse.wire.prefixes`, and a trainer's keys to `tree_batch` and `tree_row`.
+their prefixes to `packhorse.wire.prefixes`, and a trainer's keys to `tree_batch` and `trl_async`.
 
 Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys.
 """
@@ -9,7 +9,7 @@ Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathe
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -79,12 +79,14 @@ class PrefixTree:
     def _of_flat(cls, flat: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
         """Lays checked sequences out: `flat` int64 [A], and where each begins in it and how long it is, int64 [R]."""
         leaves = _Leaves.of(flat, starts, lengths)
-        # Of segments: first depth, depth after the last, parent, a sequence that has it. Of leaves: the last segment.
-        first, end, parents, which, segment_of_leaf = leaves.segments()
-        sizes = end - first  # of segments
+        segments = leaves.segments()
+        first, parents, segment_of_leaf = segments.first_depths, segments.parents, segments.of_leaves
+        sizes = segments.end_depths - first
         segment_ends = np.cumsum(sizes)
         begins = segment_ends - sizes
-        source = range_indices(starts[which] + first, sizes)  # index in `flat` of each token of the row: int64 [N]
+        source = range_indices(
+            starts[segments.sequences] + first, sizes
+        )  # index in `flat` of each token of the row: int64 [N]
         next_tokens = flat[np.minimum(source + 1, len(flat) - 1)]
         next_tokens[segment_ends[segment_of_leaf] - 1] = IGNORE_INDEX
         # Children come after their parents, so in descending order each child is complete before its parent takes it.
@@ -172,6 +174,21 @@ class PrefixTree:
         return lambda batch, head, query, key: (key <= query) & (query < ends[key])
 
 
+class _Segments(NamedTuple):
+    """The segments of a tree, depth first."""
+
+    first_depths: NDArray[np.int64]
+    """Depth of each segment's first node: int64 [S]."""
+    end_depths: NDArray[np.int64]
+    """Depth after each segment's last node: int64 [S]."""
+    parents: NDArray[np.int64]
+    """Each segment's parent, -1 for a root: int64 [S]."""
+    sequences: NDArray[np.int64]
+    """A sequence that has each segment: int64 [S]."""
+    of_leaves: NDArray[np.int64]
+    """The segment at which each leaf ends: int64 [n]."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Leaves:
     """Distinct sequences in lexicographic order, so that those with a common prefix are neighbours. Legend: n leaves.
@@ -198,13 +215,8 @@ class _Leaves:
         chosen = order[is_first]
         return cls(sequences=chosen, lengths=lengths[chosen], shared=shared[is_first], leaf_of=leaf_of)
 
-    def segments(self) -> tuple[NDArray[np.int64], ...]:
-        """Returns the tree's segments, depth first, and the segment at which each leaf ends.
-
-        Returns:
-            Five arrays. Of each segment: depth of its first node, depth after its last node, its parent (-1 for a
-            root), a sequence that has it: int64 [S]. Of each leaf: the segment at which it ends: int64 [n].
-        """
+    def segments(self) -> _Segments:
+        """Returns the tree's segments, depth first."""
         rows: list[tuple[int, int, int, int]] = []
         last = np.empty(len(self.lengths), dtype=np.int64)
         # (begin, end, depth, parent): leaves [begin, end) share their first `depth` nodes, up to segment `parent`.
@@ -226,7 +238,7 @@ class _Leaves:
             # The child with the first sequence is pushed last, so it is popped first.
             children.sort(key=lambda child: -int(self.sequences[child[0] : child[1]].min()))
             stack += [(first, after, fork, parent) for first, after in children]
-        return (*np.array(rows, dtype=np.int64).T, last)
+        return _Segments(*np.array(rows, dtype=np.int64).T, last)
 
 
 def _paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

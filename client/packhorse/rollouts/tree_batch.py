@@ -1,14 +1,14 @@
 """`TreeBatch`: a batch of rollouts whose common prefixes are computed once.
 
-Owns the batch's keys, making it from bins of rollouts or from another batch, its masks, and counting what it saves.
-Leaves the layout of a row to `tree_rows`, which rollouts share one to `tree_packs`, and log-probabilities and weights
-of losses to `packhorse.losses`.
+Owns the batch's keys, making it from bins of rollouts or from another batch, and counting what it saves. Leaves the
+layout of a row to `tree_rows`, which rollouts share one to `tree_packs`, masks to `tree_masks`, and log-probabilities
+and weights of losses to `packhorse.losses`.
 
 Legend: B rows, L tokens in a row, T = B · L, n sequences, M trained tokens, S segments, K gathered keys. A segment is a
 chain of tokens without a fork; a fork is where sequences part that began alike.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packhorse.client import Batch, PackedBatch, as_layout
 from packhorse.client.batches import IGNORE_INDEX
@@ -152,68 +151,6 @@ def prefix_sharing(batches: Iterable[TreeBatch]) -> PrefixSharing:
     )
 
 
-def build_tree_mask(batch: TreeBatch, *, window: int | None = None) -> torch.Tensor:
-    """Returns which keys each query sees, for SDPA: bool [B, 1, L, L]. A token sees itself and its prefix.
-
-    A model that is given a mask applies no sliding window of its own. If only some layers have a window, give a model
-    of transformers both masks:
-    `{"full_attention": build_tree_mask(batch), "sliding_attention": build_tree_mask(batch, window=128)}`.
-
-    Example:
-        >>> from packhorse.rollouts import Rollouts, pack_rollouts
-        >>> rollouts = Rollouts(queries=[[1], [1]], responses=[[7], [8]])
-        >>> [batch] = pack_rollouts(rollouts, max_seq_len=4, pad_token_id=0, prefixes="tree")
-        >>> build_tree_mask(batch).int().tolist()
-        [[[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]]
-
-    Args:
-        batch: a batch of `pack_rollouts` with `prefixes="tree"`, on any device.
-        window: how many tokens of its sequence a token sees, itself included; None for all.
-
-    Raises:
-        ValueError: the window is below 1.
-    """
-    sees = _rule(batch, window)
-    at = torch.arange(batch["subtree_ends"].shape[1], device=batch["subtree_ends"].device)
-    rows = torch.arange(len(batch["subtree_ends"]), device=at.device)
-    return sees(rows[:, None, None], at, at[:, None], at[None])[:, None]
-
-
-def build_tree_block_mask(batch: TreeBatch, *, window: int | None = None) -> BlockMask:
-    """Builds FlexAttention's mask of a batch, on the batch's device.
-
-    Example:
-        >>> from packhorse.rollouts import Rollouts, pack_rollouts
-        >>> rollouts = Rollouts(queries=[[1], [1]], responses=[[7], [8]])
-        >>> [batch] = pack_rollouts(rollouts, max_seq_len=4, pad_token_id=0, prefixes="tree")
-        >>> build_tree_block_mask(batch).shape
-        (1, 1, 4, 4)
-
-    Args:
-        batch: a batch of `pack_rollouts` with `prefixes="tree"`, on the device where attention runs.
-        window: as in `build_tree_mask`.
-
-    Raises:
-        ValueError: the window is below 1.
-    """
-    num_rows, length = batch["subtree_ends"].shape
-    device = str(batch["subtree_ends"].device)
-    return create_block_mask(_rule(batch, window), num_rows, None, length, length, device=device)
-
-
-def _rule(batch: TreeBatch, window: int | None) -> Callable[..., torch.Tensor]:
-    """Returns the function of (row, head, query, key) that says whether the query sees the key."""
-    if window is not None and window < 1:
-        raise ValueError(f"window must be at least 1, got {window}; None is for no window")
-    ends, depths = batch["subtree_ends"], batch["position_ids"]
-
-    def sees(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        seen = (key <= query) & (query < ends[row, key])
-        return seen if window is None else seen & (depths[row, query] - depths[row, key] < window)
-
-    return sees
-
-
 def tree_batch(
     bins: Sequence[NDArray[np.int64]], rollouts: FlatRollouts, max_seq_len: int, *, pad_token_id: int, flatten: bool
 ) -> TreeBatch:
@@ -229,12 +166,12 @@ def tree_batch(
     rows, sources = [], [np.zeros(0, dtype=np.int64)]  # sources: indices of trained tokens in the flat rollouts
     for members in bins:
         response_lengths = rollouts.response_lengths[members]
-        here = range_indices(rollouts.response_starts[members], response_lengths)
+        in_rollouts = range_indices(rollouts.response_starts[members], response_lengths)
         ends = np.cumsum(rollouts.lengths[members])
         trained = np.zeros(int(rollouts.lengths[members].sum()), dtype=np.bool_)
-        trained[range_indices(ends - response_lengths, response_lengths)] = ~rollouts.is_tool[here]
+        trained[range_indices(ends - response_lengths, response_lengths)] = ~rollouts.is_tool[in_rollouts]
         rows.append(TreeRow.of([rollouts.sequences[index] for index in members.tolist()], trained))
-        sources.append(here[~rollouts.is_tool[here]])
+        sources.append(in_rollouts[~rollouts.is_tool[in_rollouts]])
     members = np.concatenate([np.zeros(0, dtype=np.int64), *bins])
     batch: dict[str, Any] = {
         **joined_rows(rows, max_seq_len, pad_token_id=pad_token_id, flatten=flatten),

@@ -64,33 +64,22 @@ class SharedPrefixes:
             kinds: a number for each rollout; rollouts with different numbers are never in a group: int64 [R]. None if
                 all may be.
         """
-        order, shared = by_prefix(rows)
-        # Sorted by kind, then group; within these the order of prefixes stays. Rollouts that become neighbours share
-        # the least of what neighbours between them shared.
-        numbers = np.zeros((2, len(rows)), dtype=np.int64)
+        numbers = np.zeros((2, len(rows)), dtype=np.int64)  # of each rollout: its kind and its group
         numbers[0] = 0 if kinds is None else kinds
         if groups is not None:
             numbers[1] = groups
+        order, shared = by_prefix(rows)
         if groups is not None or kinds is not None:
-            by_number = np.lexsort((np.arange(len(rows)), *numbers[::-1][:, order]))
-            shared = _least_between(shared, by_number)
-            order = order[by_number]
-        begins = np.ones(len(rows), dtype=np.bool_)  # whether a group begins with the rollout
-        begins[1:] = (np.diff(numbers[:, order]) != 0).any(axis=0)
-        if groups is None:
-            least_query = np.minimum(query_lengths[order][1:], query_lengths[order][:-1])
-            begins[1:] |= shared[1:] + 1 < least_query  # + 1: rows that share k tokens share k - 1 nodes
+            order, shared = _by_number(order, shared, numbers)
+        begins = _begins_of_groups(numbers[:, order], shared, query_lengths[order] if groups is None else None)
         shared[begins] = 0
         lengths = np.array([len(rows[index]) for index in order.tolist()], dtype=np.int64)
-        columns = np.concatenate((lengths[:, None], lengths[:, None] ** 2, amounts[order]), axis=1)
         starts = np.flatnonzero(begins)
         return cls(
             order=order,
             groups=list(zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True)),
-            up_to=np.concatenate((np.zeros((1, columns.shape[1]), dtype=np.int64), np.cumsum(columns, axis=0))),
-            shared_up_to=np.concatenate(
-                (np.zeros((1, 2), dtype=np.int64), np.cumsum(np.column_stack((shared, shared**2)), axis=0))
-            ),
+            up_to=_sums_up_to(np.column_stack((lengths, lengths**2, amounts[order]))),
+            shared_up_to=_sums_up_to(np.column_stack((shared, shared**2))),
         )
 
     def amounts(self, span: Span) -> NDArray[np.int64]:
@@ -127,6 +116,46 @@ class SharedPrefixes:
         sums = self.up_to[end] - self.up_to[begin]
         sums[:2] -= self.shared_up_to[end] - self.shared_up_to[begin + 1]
         return sums
+
+
+def _by_number(
+    order: NDArray[np.int64], shared: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sorts rollouts by kind, then group; within these the order of prefixes stays.
+
+    Rollouts that become neighbours share the least of what neighbours between them shared.
+
+    Args:
+        order: rollouts in the order of prefixes: int64 [R].
+        shared: nodes that each shares with the one before it: int64 [R].
+        numbers: kind and group of each rollout: int64 [2, R].
+
+    Returns:
+        `order` and `shared` of the new order.
+    """
+    by_number = np.lexsort((np.arange(len(order)), *numbers[::-1][:, order]))
+    return order[by_number], _least_between(shared, by_number)
+
+
+def _begins_of_groups(
+    numbers: NDArray[np.int64], shared: NDArray[np.int64], query_lengths: NDArray[np.int64] | None
+) -> NDArray[np.bool_]:
+    """Returns whether a group begins with each rollout: bool [R].
+
+    All arguments are in the order of the rollouts. A group ends where kind or group changes in `numbers`; and, if
+    `query_lengths` are given, where neighbours do not share the whole query of one.
+    """
+    begins = np.ones(len(shared), dtype=np.bool_)
+    begins[1:] = (np.diff(numbers) != 0).any(axis=0)
+    if query_lengths is not None:
+        least_query = np.minimum(query_lengths[1:], query_lengths[:-1])
+        begins[1:] |= shared[1:] + 1 < least_query  # + 1: rows that share k tokens share k - 1 nodes
+    return begins
+
+
+def _sums_up_to(columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the prefix sums of each column, from a row of zeros: int64 [R + 1, columns]."""
+    return np.concatenate((np.zeros((1, columns.shape[1]), dtype=np.int64), np.cumsum(columns, axis=0)))
 
 
 def _least_between(shared: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ __all__ = ["HOOKS", "from_shelf", "has_package", "is_offered"]
 HOOKS: Mapping[str, str] = {
     "dataset_facts": "packhorse.analysis:dataset_facts",
     "fold_batch": "packhorse.rollouts.tree_batch:folded",
-    "trl_async": "packhorse.rollouts.tree_row:trl_async_rows",
+    "trl_async": "packhorse.rollouts.trl_async:trl_async_rows",
     "draw_batch": "packhorse.pictures:draw_batch",
     "recorded_lines": "packhorse.tokenize:recorded_lines",
     "reference_packers": "packhorse.reference_packers:REFERENCE_PACKERS",
