@@ -2,9 +2,7 @@
 
 from .activity import activity_between as activity_between
 from .context_lengths import ContextLength as ContextLength
-from .context_lengths import WaitingRow as WaitingRow
 from .context_lengths import context_lengths as context_lengths
-from .context_lengths import waiting_rows as waiting_rows
 from .context_plans import BANDWIDTH as BANDWIDTH
 from .context_plans import ContextPlan as ContextPlan
 from .context_plans import SharedWork as SharedWork
@@ -37,3 +35,5 @@ from .unpacked import padded as padded
 from .unpacked import random_order as random_order
 from .unpacked import sorted_batches as sorted_batches
 from .unpacked import ways_without_packing as ways_without_packing
+from .waiting import WaitingRow as WaitingRow
+from .waiting import waiting_rows as waiting_rows

@@ -26,7 +26,7 @@ _CHILD = "from packhorse.analysis.figures import print_figures; print_figures()"
 _LOG = logging.getLogger(__name__)
 
 
-class Figures:
+class CostlyFacts:
     """A cache of figures by digest, which computes those of one dataset at a time. Safe to be used by many threads.
 
     Args:
@@ -45,7 +45,7 @@ class Figures:
         with self._lock:
             return "computing" if digest in self._wanted else self._made.get(digest)
 
-    def look(self, name: str, digest: str) -> None:
+    def request(self, name: str, digest: str) -> None:
         """Notes that somebody looks at a dataset's figures now, and begins computing them if they are not there."""
         with self._lock:
             if digest in self._made:
@@ -55,7 +55,7 @@ class Figures:
                 self._is_making = True
                 threading.Thread(target=self._make_all, name="figures", daemon=True).start()
 
-    def keep(self, digests: set[str]) -> None:
+    def forget_others(self, digests: set[str]) -> None:
         """Forgets the figures of all digests but these."""
         with self._lock:
             self._made = {digest: figures for digest, figures in self._made.items() if digest in digests}

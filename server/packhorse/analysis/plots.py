@@ -16,9 +16,10 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib import pyplot
 
-from packhorse.analysis.context_lengths import ContextLength, WaitingRow
+from packhorse.analysis.context_lengths import ContextLength
 from packhorse.analysis.packers import PackerComparison
 from packhorse.analysis.report import DatasetReport
+from packhorse.analysis.waiting import WaitingRow
 from packhorse.epoch import ShuffleQuality
 from packhorse.topology import Balance
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.analysis.context_lengths import ContextLength, WaitingRow, context_lengths, waiting_rows
+from packhorse.analysis.context_lengths import ContextLength, context_lengths
 from packhorse.analysis.context_plans import BANDWIDTH, ContextPlan, context_plan
 from packhorse.analysis.counts import lengths_before
 from packhorse.analysis.unpacked import Unpacked, ways_without_packing
+from packhorse.analysis.waiting import WaitingRow, waiting_rows
 from packhorse.dataset import PreparedDataset, Version, stats_of, versions_of
 from packhorse.epoch import Groups, ShuffleQuality, bin_mates_again, shuffle_quality
 from packhorse.packing import PackingStats

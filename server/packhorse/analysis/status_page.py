@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from packhorse.analysis.activity import activity_between
-from packhorse.analysis.figures import Figures
+from packhorse.analysis.figures import CostlyFacts
 from packhorse.analysis.page_files import page_files
 from packhorse.server.watching.own_status import DOCUMENT, ProcessStatus
 from packhorse.v1 import packing_pb2 as pb
@@ -47,7 +47,7 @@ class StatusPage:
 
     def __init__(self, looks: Callable[[], Sequence[ProcessStatus]], data_root: Path) -> None:
         self._looks = looks
-        self._figures = Figures(data_root)
+        self._figures = CostlyFacts(data_root)
         self._lock = threading.Lock()
         self._before: Sequence[Any] = ()
         self._asked_at = float("-inf")
@@ -106,11 +106,11 @@ class StatusPage:
         for facts in datasets:
             name, digest = facts["name"], facts["digest"]
             if name in looked_at and not facts["components"]:
-                self._figures.look(name, digest)
+                self._figures.request(name, digest)
             figures = self._figures.of(digest)
             is_new = is_new or facts["costly"] is not figures
             facts["costly"] = figures
-        self._figures.keep({facts["digest"] for facts in datasets})
+        self._figures.forget_others({facts["digest"] for facts in datasets})
         return is_new
 
     def _of_looks(self, looks: Sequence[ProcessStatus], now: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.flat_words import prepare
 from tests.waiting import wait_until
 
 from packhorse.analysis import dataset_facts, dataset_report, html_report, page_files
-from packhorse.analysis.figures import Figures
+from packhorse.analysis.figures import CostlyFacts
 from packhorse.cli import main
 from packhorse.client import connect
 from packhorse.client.errors import TokensNotServedError
@@ -109,28 +109,28 @@ def children():
 
 def test_figures_are_made_on_demand_once_for_equal_digests_and_only_while_somebody_looks(root, tmp_path, monkeypatch):
     digest = open_prepared(root / "many").manifest.digest
-    figures = Figures(root)
+    figures = CostlyFacts(root)
     assert figures.of(digest) is None
     assert not [path for path in children() if path.startswith(str(root))]
     monkeypatch.setattr("packhorse.analysis.figures.LOOKED_SECONDS", 0.5)
-    figures.look("many", digest)
+    figures.request("many", digest)
     assert figures.of(digest) == "computing"
     wait_until(lambda: not figures.of(digest) and not [path for path in children() if path.startswith(str(root))])
     monkeypatch.setattr("packhorse.analysis.figures.LOOKED_SECONDS", 60.0)
-    figures.look("many", digest)
+    figures.request("many", digest)
     wait_until(lambda: isinstance(figures.of(digest), dict), seconds=120)
-    monkeypatch.setattr(Figures, "_make", lambda *_: pytest.fail("made twice"))
-    figures.look("of-equal-digest", digest)
+    monkeypatch.setattr(CostlyFacts, "_make", lambda *_: pytest.fail("made twice"))
+    figures.request("of-equal-digest", digest)
     assert figures.of(digest)["packers"]
-    figures.keep(set())
+    figures.forget_others(set())
     assert figures.of(digest) is None
 
 
 def test_a_dataset_that_is_gone_has_no_figures_and_hurts_nobody(tmp_path):
-    figures = Figures(tmp_path)
+    figures = CostlyFacts(tmp_path)
 
     def found():
-        figures.look("gone", "d")
+        figures.request("gone", "d")
         return figures.of("d") != "computing" and figures.of("d")
 
     assert "log" in wait_until(found, seconds=120)

@@ -187,8 +187,8 @@ def _print_folder(
             console.print(packers_table(look.packers(report.dataset)))
         for part in report_tables(report, num_templates):
             console.print(part)
-        if look.next:
-            console.print(f"next: {look.next}", markup=False, soft_wrap=True)
+        if look.next_command:
+            console.print(f"next: {look.next_command}", markup=False, soft_wrap=True)
     if plot is not None:
         from packhorse.analysis.plots import save_plot
 

@@ -76,12 +76,11 @@ class Look:
     folder: Path
     is_raw: bool = False
     """Whether the folder was made of raw input, and is removed after the look."""
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """Sentences about what the figures describe: the sample, and max_seq_len if it is the default."""
     share: float = 1.0
     """The share of the rows that was read, in (0, 1]; below 1 for a sample."""
-
-    next: str = ""
+    next_command: str = ""
     """The command with which the user would prepare the same input; empty for a folder that is prepared."""
 
     def lines(self, report: "DatasetReport") -> Iterator[str]:
@@ -97,7 +96,7 @@ class Look:
                 f"longer than max_seq_len: {over.sequences:,} sequences, here treated as --over-length "
                 f"{report.dataset.manifest.options.over_length}: {done}"
             )
-        yield from self.said
+        yield from self.notes
         if errors := self._errors(report.dataset):
             shown = ", ".join(f"{_NAMES[name]} {100 * error:.1f}" for name, error in errors.items())
             yield (
@@ -205,10 +204,10 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
     if options.sample is not None and options.tokenizer is None:
         raise click.UsageError("--sample goes with --tokenizer: lengths are read as a whole, which takes seconds.")
     with tempfile.TemporaryDirectory(prefix="packhorse-inspect-") as folder:
-        said, share, inputs = [], 1.0, [source]
+        notes, share, inputs = [], 1.0, [source]
         if options.sample is not None:
             text, share, inputs = _sample_of(source, options.sample, Path(folder))
-            said.append(text)
+            notes.append(text)
         name = _UNNAMEABLE.sub("-", Path(without_secrets(source)).stem).strip("-.") or "raw"
         output = Path(folder) / "look" / (f"{name}-sample" if share < 1 else name)  # the figures show this name
         given = {
@@ -220,8 +219,8 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
         arguments = [each for flag, value in given.items() if value is not None for each in (flag, value)]
         _run_prepare([*(each for name in inputs for each in ("--input", name)), *arguments, *more], output)
         if options.max_seq_len is None and "--max-seq-len" not in typed:
-            said.append(f"planned for max_seq_len {DEFAULT_MAX_SEQ_LEN:,}; --max-seq-len gives yours")
-        yield Look(output, True, tuple(said), share, _next(source, given, more))
+            notes.append(f"planned for max_seq_len {DEFAULT_MAX_SEQ_LEN:,}; --max-seq-len gives yours")
+        yield Look(output, True, tuple(notes), share, _next_command(source, given, more))
 
 
 def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, list[str]]:
@@ -237,11 +236,11 @@ def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, li
         raise click.ClickException(f"{without_secrets(source)} has no row")
     if sample.share == 1:
         return f"all {sample.num_rows:,} rows are shown: there are no more than --sample asks for", 1.0, sample.files
-    said = (
+    note = (
         f"sample: {sample.num_rows:,} of about {sample.about_rows:,} rows ({sample.share:.2%}), from all over the "
         "input; all counts below are of the sample"
     )
-    return said, sample.share, sample.files
+    return note, sample.share, sample.files
 
 
 def _run_prepare(arguments: Sequence[str], output: Path) -> None:
@@ -257,14 +256,14 @@ def _run_prepare(arguments: Sequence[str], output: Path) -> None:
         ):
             command.invoke(running)
     except (ValueError, OSError, click.ClickException) as error:
-        said = error.format_message() if isinstance(error, click.ClickException) else message_of(error)
-        if _TOKENIZE in said and "--tokenizer" not in arguments:
-            said = f"{said.partition(',')[0]}: give --tokenizer, the tokenizer.json or its folder"
-            raise click.ClickException(said) from error
-        raise click.ClickException(_where_flags_go(in_flags(said, command.params))) from error
+        message = error.format_message() if isinstance(error, click.ClickException) else message_of(error)
+        if _TOKENIZE in message and "--tokenizer" not in arguments:
+            message = f"{message.partition(',')[0]}: give --tokenizer, the tokenizer.json or its folder"
+            raise click.ClickException(message) from error
+        raise click.ClickException(_where_flags_go(in_flags(message, command.params))) from error
 
 
-def _next(source: str, given: Mapping[str, str | None], more: Sequence[str]) -> str:
+def _next_command(source: str, given: Mapping[str, str | None], more: Sequence[str]) -> str:
     """Returns the command with which the user would prepare the same input."""
     flags = [each for flag, value in given.items() if value is not None for each in (flag, value)]
     return f"packhorse prepare {shlex.join(['--input', source, *flags, *more])} --output DIR"

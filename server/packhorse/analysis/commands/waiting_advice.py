@@ -4,7 +4,7 @@ Owns the wording. Leaves every figure to `packhorse.analysis`.
 """
 
 from packhorse.analysis.commands.sentences import percent
-from packhorse.analysis.context_lengths import WaitingRow
+from packhorse.analysis.waiting import WaitingRow
 from packhorse.topology import Balance, Topology
 
 _WORTH_SAYING = 0.001
