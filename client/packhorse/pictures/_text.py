@@ -19,6 +19,7 @@ def draw_text(rows: Sequence[SeenRow], width: int) -> str:
     Below a row whose targets are known, a second line marks them.
 
     Example:
+        >>> from packhorse.pictures._rows import SeenSequence
         >>> row = SeenRow(name="row 0", capacity=8, sequences=(SeenSequence(id=3, room=4), SeenSequence(id=9, room=2)))
         >>> print(draw_text([row], 48))
         row 0  │──── 3 (4) ────│─ 9 ──│·······│  6 of 8

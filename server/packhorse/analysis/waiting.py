@@ -68,6 +68,7 @@ def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, top
     For the dataset's own context length, also measures a quarter of the ranks and four times as many.
 
     Example:
+        >>> from packhorse.analysis import context_lengths
         >>> from packhorse.dataset import open_prepared
         >>> dataset = open_prepared("datasets/corpus")
         >>> rows = waiting_rows(context_lengths(dataset), dataset, Topology(world_size=2))
