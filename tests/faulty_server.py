@@ -134,7 +134,7 @@ def _no_kernels() -> None:
     def locked(folder: Path) -> NoReturn:
         raise LockHeldError(folder, "process 1")
 
-    ahead._found = lambda get: False
+    ahead._load_if_cached = lambda load_all: False
     ahead.compiling_alone = locked  # type: ignore[attr-defined]
 
 
