@@ -13,7 +13,7 @@ import pytest
 from tests.tokens.faulty import FaultyFileSystem
 
 from packhorse.client import PackedDataset
-from packhorse.formats import MegatronTokens, MegatronWriter
+from packhorse.formats import MegatronTokens, MegatronWriter, object_store
 from packhorse.formats.object_store import StoreOptions, TokenStoreError
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.tokens import RemoteSource, TokenSourceError, as_token_source, read_ahead
@@ -272,6 +272,38 @@ def test_another_version_of_the_object_is_another_object(make, corpus, tmp_path)
     (moved / "corpus.bin").write_bytes(bytes(255 - byte for byte in data))
     second = RemoteSource(url, cache_folder=tmp_path / "cache", options=OPTIONS).read(5)
     assert (second == np.invert(first)).all()
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_refused(corpus, tmp_path, monkeypatch):
+    """Its size is the same, so only its version tells; blocks in the cache are still those of the first."""
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"corpus{suffix}").write_bytes(corpus.with_suffix(suffix).read_bytes())
+    source = RemoteSource(
+        f"faulty://{tmp_path}/corpus", cache_folder=tmp_path / "cache", block_bytes=512, options=OPTIONS
+    )
+    first = source.read(5).copy()
+    data = (tmp_path / "corpus.bin").read_bytes()
+    (tmp_path / "corpus.bin").write_bytes(bytes(255 - byte for byte in data))
+    os.utime(tmp_path / "corpus.bin", (1, 1))
+    monkeypatch.setattr(object_store, "_LOOK_EVERY_SECONDS", 0)
+    with pytest.raises(TokenStoreError, match=r"corpus\.bin was replaced while it was read; restart"):
+        source.read(399)
+    assert (source.read(5) == first).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_replaced"),
+    [
+        ({"size": 5, "ETag": "a"}, {"size": 5, "ETag": "a"}, False),
+        ({"size": 5, "ETag": "a"}, {"size": 5, "ETag": "b"}, True),
+        ({"size": 5, "ETag": "a"}, {"size": 6, "ETag": "a"}, True),
+        ({"size": 5, "ETag": "a", "mtime": 1}, {"size": 5, "ETag": "b", "mtime": 1}, False),
+        ({"size": 5, "ETag": "a", "mtime": 1}, {"size": 5, "ETag": "b", "mtime": 2}, True),
+        ({"size": 5}, {"size": 5}, False),
+    ],
+)
+def test_one_equal_fact_says_that_an_object_is_the_same(before, now, is_replaced):
+    assert object_store._is_replaced(before, now) is is_replaced
 
 
 def test_a_dataset_survives_its_store(corpus, tmp_path):

@@ -1,4 +1,4 @@
-"""Reading Megatron `.bin`/`.idx` token files, memory-mapped.
+"""Megatron `.bin`/`.idx` token files: their layout, the type of their tokens, and reading them memory-mapped.
 
 Owns the layout of the two files, their validation and reading; leaves writing to `formats.megatron_writer`.
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>]+")
 """A URL within a text."""
 _WAYS_TO_ASK = 16
 """Most requests of `for_each` at a time; each mostly waits for the network."""
+_LOOK_EVERY_SECONDS = 10.0
+"""How often an object that is being read is asked for its version."""
 
 
 class TokenStoreError(OSError):
@@ -214,11 +217,13 @@ class StoredObject(Store):
                 f"{without_secrets(url)} is a folder; give the URL of the token file or of its index"
             )
         self.size_bytes = int(info["size"])
+        self._info = {name: info.get(name) for name in ("size", *_VERSIONS, *_TIMES)}
         self._has_ranges = info.get("partial") is not False  # fsspec's word for a web server's "Accept-Ranges: none"
         self.modified_ns = next((_nanoseconds(info[name]) for name in _TIMES if info.get(name) is not None), 0)
         self.version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name) is not None), "")
         """The store's name of this version, such as an ETag; empty if it has none."""
         version = self.version or str(self.modified_ns)
+        self._looked_at = time.monotonic()
         self.key = hashlib.sha256(f"{url}\n{self.size_bytes}\n{version}".encode()).hexdigest()[:32]
         """Identifies this object in this version."""
 
@@ -227,7 +232,8 @@ class StoredObject(Store):
 
         Raises:
             FileNotFoundError: the object is gone.
-            PermissionError, TokenStoreError: see `Store.request`; or the store gives whole objects only.
+            PermissionError, TokenStoreError: see `Store.request`; or the store gives whole objects only, or the object
+                was replaced since it was opened, which is noticed within ten seconds.
         """
 
         def all_of(store: Any, path: str) -> bytes:
@@ -243,7 +249,20 @@ class StoredObject(Store):
             return b""
         if not self._has_ranges and end - begin < self.size_bytes:
             raise self._gives_no_ranges()
-        return self.request(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
+        data = self.request(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
+        self._refuse_another_version()
+        return data
+
+    def _refuse_another_version(self) -> None:
+        """Raises a TokenStoreError if the object was replaced, so that bytes of two versions are not mixed for long."""
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_SECONDS:
+            return
+        if _is_replaced(self._info, self.request("version", _info)):
+            raise TokenStoreError(
+                f"{without_secrets(self.url)} was replaced while it was read; restart to read the new version, and "
+                "prepare the dataset again if sequences changed their lengths. Name new data by a new URL"
+            )
+        self._looked_at = time.monotonic()
 
     def _gives_no_ranges(self) -> TokenStoreError:
         """Returns the error of a server that only gives whole objects."""
@@ -335,6 +354,15 @@ def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_R
         return [ask(item) for item in some]
     with ThreadPoolExecutor(_WAYS_TO_ASK, thread_name_prefix="packhorse-stores") as threads:
         return list(threads.map(ask, some))
+
+
+def _is_replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Returns whether an object has another size, or neither a version nor a time of change that it had before.
+
+    One that is equal is enough: behind one address, web servers may give one file ETags of their own.
+    """
+    known = [name for name in (*_VERSIONS, *_TIMES) if before.get(name) is not None]
+    return before["size"] != now.get("size") or (bool(known) and all(before[name] != now.get(name) for name in known))
 
 
 def _info(store: Any, path: str) -> Any:
