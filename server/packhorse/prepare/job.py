@@ -1,4 +1,4 @@
-"""A job: the arguments of `prepare`, checked, with its input found.
+"""A job: the arguments of `prepare`, checked, with its input found, and how many workers it gets.
 
 Owns every check that needs no row to be read, of arguments together. Leaves the plan's options to `options`, names and
 paths of inputs to `records/names`, what may be appended to `_append`, and carrying the job out to `pipeline`.

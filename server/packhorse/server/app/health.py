@@ -1,4 +1,4 @@
-"""Whether this server can serve, and why not.
+"""Whether this server can serve, and why not; looks for new datasets and takedowns every ten seconds.
 
 Owns the reasons for which health is NOT_SERVING, and the two loops that look for them: whether lanes answer and blocks
 are made (`probe`), and whether there is a dataset (`watch`). Leaves gRPC's health service, and health while the server

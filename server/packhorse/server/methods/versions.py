@@ -1,4 +1,4 @@
-"""Checks of wire versions: whether a client can read what it asks for."""
+"""Checks of wire versions: whether a client can read what it asks for. The numbers are in `packhorse.wire.bin_form`."""
 
 from packhorse.dataset import MixtureDataset, Takedown
 from packhorse.server.base.faults import ServiceError
