@@ -1,10 +1,8 @@
 """Parts of the texts of errors that the whole client raises: which field is wrong, who is too old, a value as quoted.
 
-Owns the two exceptions that are made in many places, `invalid` and `too_old`, the shortening of values that users gave,
-and the field's name in a server's text. Leaves the classes of the exceptions to `client.errors`.
+Owns the two exceptions that are made in many places, `invalid` and `too_old`, and the shortening of values that users
+gave. Leaves the classes of the exceptions to `client.errors`.
 """
-
-from collections.abc import Mapping
 
 from packhorse.client.errors import InvalidRequestError, VersionMismatchError
 from packhorse.parameters import parameter
@@ -33,12 +31,3 @@ def bounded(text: object, most: int = 1000) -> str:
     """Returns the first `most` characters of a text, and an ellipsis if it has more."""
     text = str(text)
     return text if len(text) <= most else f"{text[:most]}…"
-
-
-def with_field_as_parameter(message: str, metadata: Mapping[str, str]) -> str:
-    """Returns a server's message; if it begins with the name of the field at fault, that name becomes a `parameter`.
-
-    The command line then prints the field as its flag: see `packhorse.parameters`.
-    """
-    field = metadata.get("field", "")
-    return parameter(field) + message.removeprefix(field) if field and message.startswith(field) else message

@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from packhorse.parameters import parameter
 from packhorse.v1 import packing_pb2 as pb
 
 
@@ -153,6 +154,15 @@ class StreamInterruptedError(PackhorseError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the keyword arguments too: a worker sends its error to its parent."""
         return partial(type(self), position=self.position, step=self.step), self.args
+
+
+def named_field(message: str, metadata: Mapping[str, str]) -> str:
+    """Returns a server's message; if it begins with the name of the field at fault, that name becomes a `parameter`.
+
+    The command line then prints the field as its flag: see `packhorse.parameters`.
+    """
+    field = metadata.get("field", "")
+    return parameter(field) + message.removeprefix(field) if field and message.startswith(field) else message
 
 
 EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {

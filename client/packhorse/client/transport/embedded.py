@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from packhorse.client.error_texts import with_field_as_parameter
-from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
+from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError, named_field
 from packhorse.client.memory_datasets import MemoryDatasets
 from packhorse.client.transport.methods import Method, no_deadline
 from packhorse.storage import BoundedCache, SharedSet
@@ -83,7 +82,7 @@ class _InThisProcess:
         try:
             yield
         except self._fault as error:
-            message = with_field_as_parameter(error.message, error.metadata)
+            message = named_field(error.message, error.metadata)
             raise EXCEPTION_OF_REASON[error.reason](message, error.metadata) from None
 
 

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from packhorse.client.error_texts import bounded, with_field_as_parameter
+from packhorse.client.error_texts import bounded
 from packhorse.client.errors import (
     EXCEPTION_OF_REASON,
     AccessDeniedError,
@@ -22,6 +22,7 @@ from packhorse.client.errors import (
     ServerUnavailableError,
     TooManyRequestsError,
     UnauthenticatedError,
+    named_field,
 )
 from packhorse.client.transport._proxies import Proxy
 from packhorse.v1 import packing_pb2 as pb
@@ -66,7 +67,7 @@ def exception_of(error: grpc.RpcError, target: str, proxy: Proxy | None = None) 
     name = f"ERROR_REASON_{info.reason}"
     if info.domain == DOMAIN and name in pb.ErrorReason.keys():  # noqa: SIM118 (no mapping, though it has keys)
         kind = EXCEPTION_OF_REASON[pb.ErrorReason.Value(name)]
-        return kind(with_field_as_parameter(bounded(text), info.metadata), info.metadata, retry_after_seconds=delay)
+        return kind(named_field(bounded(text), info.metadata), info.metadata, retry_after_seconds=delay)
     code, details = error.code(), error.details() or ""
     kind = _WITHOUT_REASON.get(code, ServerUnavailableError)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _OVER_SIZE in details:
