@@ -8,6 +8,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,6 +157,10 @@ def _spelled(found: Parameter, flags: Mapping[str, str]) -> str:
     return f"{flag} {found.value}" if found.has_value and found.value is not True else flag
 
 
+_SEND_AGAIN_SECONDS = 0.1
+"""Pause before a signal whose exception was lost is sent again."""
+
+
 class Stopped(BaseException):
     """A signal ends the command. Not a KeyboardInterrupt, which libraries take as a request to end early."""
 
@@ -169,7 +174,8 @@ def stopped_by_signals(message: str) -> Iterator[None]:
     """Ends the command at Ctrl-C, SIGTERM or SIGHUP with one line on stderr and exit status 130, 143 or 129.
 
     The code inside the `with` gets the exception `Stopped`, so that it can clean up. A signal that was ignored before,
-    as under nohup, stays ignored.
+    as under nohup, stays ignored. If C code loses the exception, as a callback of Numba's compiler or a destructor
+    does, the signal is sent again until it is not lost.
 
     Args:
         message: the rest of the line, after the signal's name.
@@ -184,6 +190,15 @@ def stopped_by_signals(message: str) -> Iterator[None]:
             signal.signal(other, ignore)
         raise Stopped(number)
 
+    def send_again(lost: Any) -> None:
+        """Sends a signal again whose exception was lost; from a thread, because what is raised here is lost as well."""
+        if isinstance(lost.exc_value, Stopped):
+            signal.signal(lost.exc_value.number, stop)
+            threading.Timer(_SEND_AGAIN_SECONDS, os.kill, (os.getpid(), lost.exc_value.number)).start()
+        else:
+            hook(lost)
+
+    hook, sys.unraisablehook = sys.unraisablehook, send_again
     before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -194,6 +209,7 @@ def stopped_by_signals(message: str) -> Iterator[None]:
         click.echo(f"Stopped by {signal.Signals(stopped.number).name}: {message}", err=True)
         sys.exit(128 + stopped.number)
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
