@@ -122,6 +122,20 @@ def test_an_index_that_is_none(shards, text, message):
         MdsShards(shards)
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        lambda entry: entry.pop("samples"),
+        lambda entry: entry["raw_data"].pop("bytes"),
+        lambda entry: entry.update(samples="many"),
+    ],
+)
+def test_an_index_whose_shard_lacks_its_size(shards, edited):
+    edit(shards, edited)
+    with pytest.raises(ValueError, match="not an index of MDS shards"):
+        MdsShards(shards)
+
+
 def test_columns_that_do_not_fit(shards):
     edit(shards, lambda entry: entry["column_sizes"].pop())
     with pytest.raises(ValueError, match="do not fit each other"):

@@ -43,7 +43,8 @@ class SharedBins:
     def over_ranks(self, sums: tuple[int, int], device: torch.device) -> list[float]:
         """Adds up sums over all ranks; each rank gives the sums of the bins that it shares.
 
-        Every bin is so counted by all ranks that share it, and the total is divided by their number.
+        Every rank that shares bins gives their sums, so the total is `max_context_parallel` times too large, and is
+        divided by that.
         """
         total = torch.tensor(sums, dtype=torch.float64, device=device)  # whole numbers up to 2^53 are exact
         if self.process_group is not None:

@@ -102,6 +102,8 @@ def check_takes_trees(model: Any) -> None:
     """
     try:
         sees = sees_other_sequences(model, TREE)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:  # some attention kernels refuse the mask
         sees = True
     if sees:

@@ -54,9 +54,9 @@ def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> i
 def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> int:
     """Returns the bound L2: a long sequence, over half a bin, needs its own bin; short ones fill what these leave.
 
-    It is the greatest bound over thresholds a, the short lengths. For a, only short lengths of at least a count. They
-    fit beside none of the longest sequences (over capacity - a), so the rest of those bins is lost to them. What does
-    not fit into the rest of the other long sequences' bins needs further bins.
+    It is the greatest bound over thresholds a, the short lengths. A threshold a ignores sequences shorter than a. The
+    other short ones fit beside none of the longest sequences (over capacity - a), so the rest of those bins is lost to
+    them. What does not fit into the rest of the other long sequences' bins needs further bins.
     """
     dtype: type = np.int64 if tokens < 2**62 else object  # Python's own integers where int64 could overflow
     lengths = np.array([length for length, _ in pairs], dtype=np.int64)  # [n], descending

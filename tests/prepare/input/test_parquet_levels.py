@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input.parquet import ParquetReader
 from packhorse.prepare.input.parquet_pages._kernels import unpack_snappy
-from packhorse.prepare.input.parquet_pages.levels import UnknownPageError, list_column, list_lengths
+from packhorse.prepare.input.parquet_pages.levels import UnknownPageError, _page, list_column, list_lengths
 
 Lists = list[list[int | None] | None]
 
@@ -139,3 +139,30 @@ def test_ids_beside_lists_and_files_that_only_pyarrow_reads(tmp_path: Path) -> N
         assert np.concatenate([batch.ids for batch in batches]).tolist() == list(range(500, 600))
         joined = opened.ranges[0].through(opened.ranges[-1])
         assert sum(len(batch.lengths) for batch in joined.batches()) == 100
+
+
+def zigzag(number: int) -> bytes:
+    assert 0 <= number < 64
+    return bytes([2 * number])
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        b"",  # no header of the data at all
+        b"\x25" + zigzag(1),  # an integer for it
+        b"\x2c\x15\x01\x00",  # -1 values
+        b"\x2c\x18\x00\x00",  # a string for the number of values
+    ],
+)
+def test_a_damaged_header_is_a_page_that_is_not_known(inner):
+    """Its fields: kind 0, unpacked and packed bytes, then the header of the data, field 5."""
+    header = b"\x15" + zigzag(0) + b"\x15" + zigzag(4) + b"\x15" + zigzag(4) + inner + b"\x00" + bytes(4)
+    with pytest.raises(UnknownPageError):
+        _page(np.frombuffer(header, np.uint8), 0, len(header))
+
+
+def test_a_sound_header_is_read():
+    header = b"\x15" + zigzag(0) + b"\x15" + zigzag(4) + b"\x15" + zigzag(4) + b"\x2c\x15" + zigzag(3) + b"\x00\x00"
+    page = _page(np.frombuffer(header + bytes(4), np.uint8), 0, len(header) + 4)
+    assert (page.num_values, page.size_bytes) == (3, 4)

@@ -128,7 +128,7 @@ class MdsShards:
 
     def shard_of(self, index: int) -> tuple[int, int]:
         """Returns the number of the shard that holds a sequence, and the sequence's row there; see `cell`."""
-        check_index(index, len(self), self.path)
+        check_index(index, len(self), self.where)
         number = bisect_right(self._ends, index)
         return number, index - self._ends[number] + self._shards[number].num_sequences
 
@@ -305,8 +305,13 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
         formats = {entry["format"] for entry in entries}
         if version == 2 and formats == {"mds"}:
             for entry in entries:
-                _columns_of(entry), entry["raw_data"]["basename"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError) as error:
+                (
+                    _columns_of(entry),
+                    entry["raw_data"]["basename"],
+                    int(entry["raw_data"]["bytes"]),
+                    int(entry["samples"]),
+                )
+    except (UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
     if version != 2:
         raise ValueError(f"{where} has version {version}; only version 2 of MDS can be read")
@@ -314,6 +319,14 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
         found = ", ".join(sorted(map(str, formats))) or "none"
         raise ValueError(f"{where} must name shards of format mds; found: {found}")
     return entries
+
+
+def _check_entry(entry: dict[str, Any]) -> None:
+    """Raises a KeyError, TypeError or ValueError if an entry lacks what a shard is opened by."""
+    _columns_of(entry)
+    Path(entry["raw_data"]["basename"])
+    int(entry["raw_data"]["bytes"])
+    int(entry["samples"])
 
 
 def _columns_of(entry: dict[str, Any]) -> list[Any]:

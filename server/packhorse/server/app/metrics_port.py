@@ -101,10 +101,14 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answers a connection in a thread of its own, if there is a permit."""
-        if self._permits.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._permits.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            self._permits.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answers a connection, and gives its permit back."""

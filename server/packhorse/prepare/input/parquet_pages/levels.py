@@ -147,16 +147,32 @@ def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
     if not (isinstance(unpacked, int) and isinstance(packed, int) and unpacked >= 0 and 0 <= packed <= end - begin):
         raise UnknownPageError
     if kind == _DATA:
-        inner = header.get(_HEADER_OF_DATA, {})
+        inner = _struct_at(header, _HEADER_OF_DATA)
         is_rle = inner.get(_DEFINITION_ENCODING) == inner.get(_REPETITION_ENCODING) == _RLE
-        return _Page(kind, inner.get(_NUM_VALUES, 0), begin, packed, unpacked, None, is_rle)
+        return _Page(kind, _size_in(inner, _NUM_VALUES), begin, packed, unpacked, None, is_rle)
     if kind == _DATA_V2:
-        inner = header.get(_HEADER_OF_DATA_V2, {})
-        levels = inner.get(_REPETITION_BYTES, 0), inner.get(_DEFINITION_BYTES, 0)
-        return _Page(kind, inner.get(_NUM_VALUES, 0), begin, packed, unpacked, levels, True)
+        inner = _struct_at(header, _HEADER_OF_DATA_V2)
+        levels = _size_in(inner, _REPETITION_BYTES), _size_in(inner, _DEFINITION_BYTES)
+        return _Page(kind, _size_in(inner, _NUM_VALUES), begin, packed, unpacked, levels, True)
     if kind == _DICTIONARY:
         return _Page(kind, 0, begin, packed, unpacked, None, True)
     raise UnknownPageError
+
+
+def _struct_at(header: dict[int, Any], number: int) -> dict[int, Any]:
+    """Returns a header's inner struct; raises an UnknownPageError if it has none."""
+    found = header.get(number)
+    if not isinstance(found, dict):
+        raise UnknownPageError
+    return found
+
+
+def _size_in(struct: dict[int, Any], number: int) -> int:
+    """Returns a size or count of 31 bits, 0 if it is not given; raises an UnknownPageError if it is something else."""
+    found = struct.get(number, 0)
+    if not isinstance(found, int) or not 0 <= found < 1 << 31:
+        raise UnknownPageError
+    return found
 
 
 def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
