@@ -3,7 +3,8 @@
 Some models of transformers make their mask without `position_ids` (gpt-oss, OPT, BLOOM, Falcon, MPT), and some layers
 pass state from token to token (Mamba). Such a model trains on packed rows without an error, but every sequence sees the
 sequences before it in its row. A tree of shared prefixes needs more: attention must obey a mask with a value for each
-pair of tokens. Owns the test. Leaves refusing a model to each trainer.
+pair of tokens. Owns the test, and the refusal of a model for trees (`check_takes_trees`). Leaves other
+refusals to each trainer.
 """
 
 from collections.abc import Iterator

@@ -19,6 +19,7 @@ class PreparedDatasetError(ValueError):
 
 
 _NO_PLAIN_FILE = (errno.EINVAL, errno.EISDIR)
+"""Errors by which `storage.open_plain` refuses a pipe, a device or a folder."""
 
 # The file's own fault. Any other error, such as too many open files, is not the folder's and goes to the caller.
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)

@@ -37,9 +37,12 @@ def compile_kernels(*, wide: bool = False) -> None:
 
 
 def _compile_first(*, wide: bool) -> None:
-    """Compiles what every stream of bins needs: finding bins, and drawing their ids."""
-    for wide_words in {False, wide}:
-        view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=wide_words)
+    """Compiles what every stream of bins needs: finding bins, and drawing their ids.
+
+    A plan with wide tables may be drawn with 32 or with 64 bits, others with 32 only.
+    """
+    for draws_64_bits in (False, True) if wide else (False,):
+        view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=draws_64_bits)
         columns = {"ids": np.empty(2, np.uint32), "lengths": np.empty(2, np.int32)}
         view.find(_FIRST_POSITION, Outline.of(1))
         view.draw(_FIRST_POSITION, _FIRST_POSITION, np.array([0, 2]), columns)
@@ -55,8 +58,8 @@ def _compile(plan: PlanIndex) -> None:
     """Compiles the other loops, the most often needed ones first."""
     pools: list[PoolArray] = [np.arange(2, dtype=np.uint32), np.arange(2, dtype=np.int64)]
     views = [EpochView(plan, pool, seed=0, epoch=0) for pool in pools]
-    for narrow_or_wide in (views[:1] * 2, views):
-        parts = [_unchanging(str(number), view) for number, view in enumerate(narrow_or_wide)]
+    for views_of_components in (views[:1] * 2, views):  # ids of one type, or of both
+        parts = [_unchanging(str(number), view) for number, view in enumerate(views_of_components)]
         Mixture(parts, [Stage({"0": 1, "1": 1})], seed=0).epoch(0).bins([0, 1])
     joined = Component.of("joined", lambda epoch: JoinedSource(views[0], 2))
     Mixture([joined], [Stage({"joined": 1})], seed=0).epoch(0).bins([0])

@@ -90,9 +90,9 @@ class Trace:
                 runs.append(Run(len(piece), None, -1, writer, False))
             return
         for run in piece._runs:
-            if writer is not None and run[3] != writer:
-                if run[3] is None:
-                    run = Run(run[0], run[1], run[2], writer, run[4])
+            if writer is not None and run.writer != writer:
+                if run.writer is None:
+                    run = Run(run.length, run.source, run.at, writer, run.is_generated)
                 elif seen is not None:
                     seen(run)
             runs.append(run)

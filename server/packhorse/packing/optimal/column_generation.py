@@ -111,8 +111,8 @@ class _Search:
                 self.keep_divided(self._repacking.templates())
 
     @property
-    def is_small(self) -> bool:
-        """Whether there are so few sequences, and the gap is so large, that repacking pays."""
+    def repacking_pays(self) -> bool:
+        """Whether there are few enough sequences, and the gap is still large enough; a search may close it."""
         return sum(self.counts) <= MOST_SEQUENCES and self.gap > NEAR_GAP
 
     def keep_bound_of(self, pricing: Pricing) -> None:
@@ -193,7 +193,7 @@ def improve(
 
 def _improved(search: _Search, budget: Budget, patience: float) -> str:
     """Runs all searches in their order, and returns why the last one stopped, as a part of the plan's note."""
-    if search.is_small:
+    if search.repacking_pays:
         search.repack(min(int(_SHARE_FOR_REPACKING * budget.left), len(search.pairs) ** 3), budget)
     if not search.done:
         _solve_coarsely(search, budget)
@@ -201,7 +201,7 @@ def _improved(search: _Search, budget: Budget, patience: float) -> str:
         _run(search, budget)
     if search.is_exhausted:
         return "branch and bound over all bins found no plan with fewer"
-    if not search.is_small:
+    if not search.repacking_pays:
         return f"stopped near the bound, or with more than {MOST_SEQUENCES:,} sequences"
     search.repack(int(patience * _STEPS_AFTER), budget)
     return "stopped at its limit of work"

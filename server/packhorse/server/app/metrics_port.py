@@ -31,7 +31,7 @@ SILENCE_SECONDS = 10.0
 """Silence after which a connection is closed, because each connection has a thread."""
 
 CONNECTION_SECONDS = 30.0
-"""Age at which a connection is closed in any case: one that sends a letter now and then is never silent."""
+"""Age at which a connection is closed in any case: a client that sends a byte now and then never times out."""
 
 MOST_CONNECTIONS = 64
 """Most open connections; further ones are closed at once."""

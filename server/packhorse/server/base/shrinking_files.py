@@ -35,8 +35,8 @@ def survive_shrinking_files() -> bool:
 
     Reading a mapped file beyond its new end raises SIGBUS, which would end the process. The handler maps a page of
     zeros there, and the read continues. The bins are then discarded, because the catalog compares the files' sizes
-    before anything is sent. The handler is compiled, because it runs in the thread that reads, without Python's lock.
-    It calls only mmap.
+    and times before anything is sent. The handler is compiled, because it runs in the thread that reads, without
+    Python's lock. It calls only mmap.
     """
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return False
