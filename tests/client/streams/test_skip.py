@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from packhorse.client import DigestMismatchError
+from packhorse.client.loading.workers.start import context_of_workers
 from packhorse.topology import Skips, Topology
 
 SKIP = Skips.parse(["40:60", "100:103,7:8"])
@@ -193,13 +194,17 @@ def test_batches_leave_out_what_is_skipped(make_dataset, sequences_of, kept, cor
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_batch_s_cursor_goes_on_across_a_skip(make_dataset, load, sequences_of, kept, corpus, num_workers):
-    """A run sees a spike, goes back to a checkpoint, and leaves out what comes next; once more, further on."""
+    """A run sees a spike, goes back to a checkpoint, and leaves out what comes next; once more, further on.
+
+    This process has an open channel, so its workers must not be forked: gRPC aborted one that was.
+    """
     came, cursor = [], None
+    started = {"multiprocessing_context": context_of_workers(None)} if num_workers else {}
     for skip, num_batches in (("", 4), ("32:40", 6), ("32:40,120:150", 10**9)):
         dataset = make_dataset(skip=skip)
         if cursor is not None:
             dataset.load_state_dict(cursor)
-        for batch in itertools.islice(load(dataset, num_workers), num_batches):
+        for batch in itertools.islice(load(dataset, num_workers, **started), num_batches):
             came.append(batch)
             cursor = batch["cursor"]
     ids = itertools.chain(*kept(Skips.parse(["32:40,120:150"]), seed=3, epoch=0))
