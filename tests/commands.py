@@ -1,48 +1,56 @@
 """`packhorse` commands in processes of their own, forked from one that has imported what they need.
 
-Owns a session of its own for each, and reading what it wrote. Leaves servers to `tests.servers`, and commands that need
-no process of their own to the fixture `packhorse`.
+Owns a session of its own for each, and reading what it wrote. Leaves servers to `tests.servers`, scripts of trainers to
+`tests.scripts`, and commands that need no process of their own to the fixture `packhorse`.
 """
 
 import os
 import signal
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.servers import warm
-from tests.warm import PACKHORSE
-
-IN_A_SESSION = "import os; os.setsid()\n"
+from tests.warm import PACKHORSE, warm
 
 
 @contextmanager
 def running(*arguments, code=PACKHORSE, folder=".", **environment):
     """A command, or other code with these arguments, until the end of the block: the process, with `out` and `err`."""
+    with started(
+        warm(), *arguments, code=code, folder=os.path.abspath(folder), environment=os.environ | environment
+    ) as it:
+        yield it
+
+
+@contextmanager
+def started(process, *arguments, code, **options):
+    """Code that `process` forks, in a session of its own; `out` and `err` return what it has written so far.
+
+    Options are those of `Warm.start`. What still runs at the end of the block is killed, with its session.
+    """
     with tempfile.TemporaryDirectory() as written:
         out, err = Path(written, "out"), Path(written, "err")
         out.touch()
         err.touch()
-        process = warm().start(
-            *map(str, arguments),
-            out=out,
-            err=err,
-            environment=os.environ | environment,
-            folder=os.path.abspath(folder),
-            code=IN_A_SESSION + code,
-        )
-        process.out, process.err = out.read_text, err.read_text
+        forked = process.start(*map(str, arguments), out=out, err=err, code=code, session=True, **options)
+        forked.out, forked.err = out.read_text, err.read_text
         try:
-            yield process
+            yield forked
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(60)
+            if forked.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(forked.pid, signal.SIGKILL)
+                forked.wait(60)
 
 
 def run(*arguments, timeout=120, **options):
     """Runs a command to its end; options as of `running`. Returns what `subprocess.run` does."""
     with running(*arguments, **options) as process:
-        status = process.wait(timeout)
-        return subprocess.CompletedProcess(arguments, status, process.out(), process.err())
+        return ended(process, arguments, timeout)
+
+
+def ended(process, arguments, timeout):
+    """Waits for a process of `started`; returns what `subprocess.run` does."""
+    status = process.wait(timeout)
+    return subprocess.CompletedProcess(arguments, status, process.out(), process.err())

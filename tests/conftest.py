@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import settings
-from tests.servers import Server, warm
+from tests import warm
+from tests.servers import Server
 
 from packhorse.cli import main
 
@@ -153,9 +154,8 @@ def corpus(tmp_path_factory):
 
 
 def pytest_sessionfinish():
-    """Ends what servers were forked from."""
-    if warm.cache_info().currsize:
-        warm().close()
+    """Ends what servers, commands and scripts were forked from."""
+    warm.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Servers of tests: real processes, and the one that most of them are forked from."""
 
-import functools
 import os
 import signal
 import socket
@@ -10,8 +9,8 @@ import sys
 from tests import faulty_server
 from tests.faulty_server import Faults
 from tests.waiting import wait_until
+from tests.warm import START_SECONDS, warm
 
-START_SECONDS = 200  # compiling the kernels on a busy machine included
 STOP_SECONDS = 30
 
 
@@ -20,14 +19,6 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
-
-
-@functools.cache
-def warm():
-    """The process that this one's servers are forked from, started for the first of them."""
-    from tests.warm import Warm
-
-    return Warm(START_SECONDS)
 
 
 class Server:

@@ -1,10 +1,12 @@
-"""Commands that start at once: forked from a process that has imported `packhorse serve` and loaded its kernels.
+"""Commands and scripts that start at once: forked from a process that has imported what they need.
 
-Owns that process, run as `python tests/warm.py`, and `Forked`, which stands for one of its children as a Popen would.
-Importing takes a start of `packhorse serve` most of two seconds of a core, and the tests start hundreds. Leaves what a
-test says of a server to `tests.servers`, and of another command to `tests.commands`.
+Owns that process, run as `python tests/warm.py server` (`packhorse serve`, `prepare` and all kernels) or `trainer`
+(torch and `packhorse.client`), and `Forked`, which stands for one of its children as a Popen would. Importing takes a
+start most of two seconds of a core, and the tests start hundreds. Leaves what a test says of a server to
+`tests.servers`, of another command to `tests.commands`, and of a trainer's script to `tests.scripts`.
 """
 
+import gc
 import json
 import os
 import selectors
@@ -12,18 +14,34 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 PACKHORSE = "from packhorse.cli import main; main(prog_name='packhorse')"
+START_SECONDS = 200  # compiling the kernels on a busy machine included
+
+_warm = {}
+
+
+def warm(imports="server"):
+    """The process that this one's commands ("server") or scripts ("trainer") are forked from; the first starts it."""
+    if imports not in _warm:
+        _warm[imports] = Warm(imports)
+    return _warm[imports]
+
+
+def close():
+    """Ends what commands and scripts were forked from."""
+    for each in _warm.values():
+        each.close()
 
 
 class Warm:
-    """The process, and what its children came to; a command is forked within `start_seconds`."""
+    """The process, and what its children came to."""
 
-    def __init__(self, start_seconds):
-        self._start_seconds = start_seconds
+    def __init__(self, imports):
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, imports], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._told = threading.Condition()
         self._started, self.exits = [], {}
@@ -33,17 +51,18 @@ class Warm:
         """Starts `packhorse serve` with these arguments and variables; it writes to the end of a file."""
         return self.start("serve", *arguments, out=log_path, err=log_path, environment=environment, folder=os.getcwd())
 
-    def start(self, *arguments, out, err, environment, folder, code=PACKHORSE):
-        """Starts a command with these arguments and variables in a folder; it writes to the ends of two files."""
-        paths = {"out": str(out), "err": str(err), "folder": str(folder)}
-        request = {"arguments": arguments, "environment": environment, "code": code} | paths
+    def start(self, *arguments, out, err, environment, folder, code=PACKHORSE, path="packhorse", session=False):
+        """Starts code with these arguments and variables in a folder; it writes to the ends of two files.
+
+        Code that is the text of a file at `path` runs as `python PATH` would; `session` gives it a session of its own.
+        """
+        paths = {"out": str(out), "err": str(err), "folder": str(folder), "path": str(path)}
+        request = {"arguments": arguments, "environment": environment, "code": code, "session": session} | paths
         with self._told:
             number = len(self._started)
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            assert self._told.wait_for(lambda: len(self._started) > number, self._start_seconds), (
-                "no command was started"
-            )
+            assert self._told.wait_for(lambda: len(self._started) > number, START_SECONDS), "nothing was started"
             return Forked(self, self._started[number])
 
     def wait(self, pid, seconds):
@@ -94,8 +113,7 @@ class Forked:
             os.kill(self.pid, number)
 
 
-def main():
-    """Forks a command for each line of the standard input, and writes pids and exit statuses."""
+def _import_server():
     import pyarrow.parquet  # noqa: F401 (what most inputs are)
 
     import packhorse.cli.prepare
@@ -104,6 +122,20 @@ def main():
 
     kernels.compile_kernels()
     shrinking_files.survive_shrinking_files()  # compiled by every server, and not kept on disk
+
+
+def _import_trainer():
+    exec("from packhorse.client import *", {})  # all of it, and torch
+    from packhorse.epoch import compile_kernels
+
+    compile_kernels()
+
+
+def main(imports):
+    """Forks a command or script for each line of the standard input, and writes pids and exit statuses."""
+    {"server": _import_server, "trainer": _import_trainer}[imports]()
+    gc.collect()
+    gc.freeze()  # no collection in a child need walk, and so copy, what was imported here
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)
@@ -128,7 +160,7 @@ def main():
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     selector.close()
-                    _become(json.loads(line))
+                    _become(json.loads(line), is_command=imports == "server")
                 print("started", pid, flush=True)
 
 
@@ -143,11 +175,9 @@ def _tell_exits():
         print("ended", pid, os.waitstatus_to_exitcode(status), flush=True)
 
 
-def _become(request):
-    from tests.faulty_server import Faults, apply
-
-    from packhorse.server.base import shrinking_files
-
+def _become(request, *, is_command):
+    if request["session"]:
+        os.setsid()
     out, err = (os.open(request[name], os.O_WRONLY | os.O_APPEND) for name in ("out", "err"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     for there, number in ((nothing, 0), (out, 1), (err, 2)):
@@ -156,16 +186,29 @@ def _become(request):
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    if is_command:
+        _suffer_faults(is_server=request["arguments"][:1] == ["serve"])
+    sys.argv = [request["path"], *request["arguments"]]
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    if os.path.isabs(request["path"]):
+        sys.path[0] = os.path.dirname(request["path"])
+        module.__file__ = request["path"]
+    exec(compile(request["code"], request["path"], "exec"), module.__dict__)
+    sys.exit()
+
+
+def _suffer_faults(*, is_server):
+    from tests.faulty_server import Faults, apply
+
+    from packhorse.server.base import shrinking_files
+
     apply(Faults.from_environment())
-    if request["arguments"][:1] != ["serve"]:  # no other command outlives a SIGBUS
+    if not is_server:  # no other command outlives a SIGBUS
         signal.signal(signal.SIGBUS, signal.SIG_DFL)
         shrinking_files._HANDLERS.clear()
-    sys.argv = ["packhorse", *request["arguments"]]
-    exec(request["code"], {"__name__": "__main__"})
-    sys.exit()
 
 
 if __name__ == "__main__":
     # Started as a file, this module's folder is first among those that are imported from.
     sys.path[0] = str(Path(__file__).parents[1])
-    main()
+    main(sys.argv[1])

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.scripts import Script
+from tests import scripts
 from tests.waiting import wait_until
 
 SCRIPT = """
@@ -59,7 +59,7 @@ def is_alive(pid: int) -> bool:
     ],
 )
 def test_a_trainer_saves_after_a_signal_to_its_process_group(kind, method, name) -> None:
-    with Script(SCRIPT, kind, method, name) as trainer:
+    with scripts.running(SCRIPT, kind, method, name) as trainer:
         status = trainer.wait(240)
         told, errors = trainer.out(), trainer.err()
     assert "saved at step 200 asked 1" in told, errors
@@ -71,13 +71,13 @@ def test_a_trainer_saves_after_a_signal_to_its_process_group(kind, method, name)
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_workers_end_with_their_parent(method) -> None:
-    with Script(SCRIPT, "loader", method, "none") as trainer:
+    with scripts.running(SCRIPT, "loader", method, "none") as trainer:
         wait_until(lambda: trainer.out().endswith("\n"), seconds=240)
         pids = [int(pid) for pid in trainer.out().split()]
         assert len(pids) == 2
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
         assert all(map(is_alive, pids))
-        trainer.kill()
+        trainer.send_signal(signal.SIGKILL)
         for pid in pids:
             wait_until(lambda pid=pid: not is_alive(pid))

@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from tests import commands, faulty_server
 from tests.faulty_server import Faults
-from tests.servers import warm
 from tests.waiting import until
+from tests.warm import warm
 
 from packhorse.cli import main
 from packhorse.client import connect

@@ -8,7 +8,7 @@ import urllib.request
 from contextlib import suppress
 
 import pytest
-from tests.servers import START_SECONDS, warm
+from tests.warm import START_SECONDS, warm
 
 from packhorse.client import connect
 from packhorse.server.base import output
