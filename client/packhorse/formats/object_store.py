@@ -217,7 +217,7 @@ class StoredObject(Store):
                 f"{without_secrets(url)} is a folder; give the URL of the token file or of its index"
             )
         self.size_bytes = int(info["size"])
-        self._info = {name: info.get(name) for name in ("size", *_VERSIONS, *_TIMES)}
+        self._facts = {name: info.get(name) for name in ("size", *_VERSIONS, *_TIMES)}
         self._has_ranges = info.get("partial") is not False  # fsspec's word for a web server's "Accept-Ranges: none"
         self.modified_ns = next((_nanoseconds(info[name]) for name in _TIMES if info.get(name) is not None), 0)
         self.version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name) is not None), "")
@@ -257,7 +257,7 @@ class StoredObject(Store):
         """Raises a TokenStoreError if the object was replaced, so that bytes of two versions are not mixed for long."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_SECONDS:
             return
-        if _is_replaced(self._info, self.request("version", _info)):
+        if _is_replaced(self._facts, self.request("version", _info)):
             raise TokenStoreError(
                 f"{without_secrets(self.url)} was replaced while it was read; restart to read the new version, and "
                 "prepare the dataset again if sequences changed their lengths. Name new data by a new URL"

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset.plain_files import PreparedDatasetError, named, open_file
+from packhorse.jobs import memory_limit
 
 HUGE_PAGE_BYTES = 1 << 21
 """The size of a huge page, 2 MiB."""
@@ -26,24 +27,12 @@ _FILES_IN_MEMORY = 4
 """Huge pages are used for a file only if it fits into memory this many times. If a file does not stay in memory, each
 look at an entry reads a whole page from disk, and a huge page has 512 times the bytes of a small one."""
 
-_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
-"""Files of a container's control group that say how much memory it may use: version 2's, then version 1's."""
-
 
 def ask_for_huge_pages(mapped: mmap.mmap) -> None:
     """Asks the system to map a file in pages of 2 MiB, if the file is of a suitable size and the system can."""
-    if hasattr(mmap, "MADV_HUGEPAGE") and HUGE_PAGE_BYTES <= len(mapped) <= memory_bytes() // _FILES_IN_MEMORY:
+    if hasattr(mmap, "MADV_HUGEPAGE") and HUGE_PAGE_BYTES <= len(mapped) <= memory_limit() // _FILES_IN_MEMORY:
         with suppress(OSError):  # a system without huge pages
             mapped.madvise(mmap.MADV_HUGEPAGE)
-
-
-def memory_bytes(control_group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns how many bytes of memory this process may use: the machine's, or its container's limit if lower."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in _LIMITS:
-        with suppress(OSError, ValueError):  # no such file, or "max"
-            limits.append(int((control_group / name).read_text()))
-    return min(limits)
 
 
 # Errors of a file system without posix_fallocate; any other is an error of the disk.

@@ -15,9 +15,6 @@ MOUNT = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 """Where Linux lists this process's control groups."""
 
-_UNLIMITED_BYTES = 1 << 60
-"""A limit from here on means none: version 1 of control groups then writes a number near 2^63."""
-
 
 def available_cores() -> int:
     """Returns how many processors this process may keep busy, at least 1.
@@ -56,15 +53,14 @@ def quotas(groups: str, root: Path) -> list[float]:
 
 
 def memory_limit() -> int:
-    """Returns how many bytes of memory this process and its control groups may have; 0 if unknown.
+    """Returns how many bytes of memory this process and its control groups may have.
 
     Example:
-        >>> memory_limit() >= 0
+        >>> 0 < memory_limit() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         True
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [machine, *memory_limits(_text_of(OWN_GROUPS), MOUNT)]
-    return min((limit for limit in limits if 0 < limit < _UNLIMITED_BYTES), default=0)
+    return min([machine, *memory_limits(_text_of(OWN_GROUPS), MOUNT)])
 
 
 def memory_limits(groups: str, root: Path) -> list[int]:
@@ -76,7 +72,7 @@ def memory_limits(groups: str, root: Path) -> list[int]:
     """
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
     limits = [_text_of(folder / names[version]).strip() for version, folder in _folders_of(groups, "memory", root)]
-    return [int(limit) for limit in limits if limit.isdecimal()]  # others are "max", or have no file
+    return [int(limit) for limit in limits if limit.isdecimal() and int(limit)]  # others: "max", or no file
 
 
 def _text_of(path: Path) -> str:
