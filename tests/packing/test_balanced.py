@@ -62,7 +62,7 @@ def random_case(seed):
 
 @pytest.mark.parametrize("seed", range(50))
 def test_auto_is_never_above_the_plain_heuristic(seed, monkeypatch):
-    monkeypatch.setattr(optimal, "_STEPS_AFTER", 10**7)  # with a limit, many of these bounds cannot be reached
+    monkeypatch.setattr(optimal, "_STEPS_FOR_LAST_BINS", 10**7)  # with a limit, many of these bounds cannot be reached
     lengths, capacity, limit = random_case(seed)
     plain = plain_heuristic(lengths, capacity, limit)
     plans = {
@@ -126,9 +126,9 @@ def test_many_lengths_with_few_sequences_each_are_solved_coarsely(monkeypatch):
 def test_a_bound_of_a_coarse_problem_holds_for_the_real_one(monkeypatch, limit):
     """The search ends after the first coarse problem: what is proven then is a bound on rounded lengths."""
     counts = dict.fromkeys(range(201, 400), 3)
-    monkeypatch.setattr(optimal, "_CLASSES", (40,))
-    monkeypatch.setattr(optimal, "_run", lambda search, budget: None)
-    monkeypatch.setattr(optimal, "_STEPS_AFTER", 10**8)  # the last bins are not what is proven here
+    monkeypatch.setattr(optimal, "_NUMBERS_OF_CLASSES", (40,))
+    monkeypatch.setattr(optimal, "_solve_and_round", lambda search, budget: None)
+    monkeypatch.setattr(optimal, "_STEPS_FOR_LAST_BINS", 10**8)  # the last bins are not what is proven here
     plan = pack_histogram(counts, 800, algorithm="optimal", max_sequences_per_bin=limit)
     assert plan.certificate is not None
     assert plan.lower_bound == check_certificate(plan.certificate, counts, 800, max_sequences_per_bin=limit)

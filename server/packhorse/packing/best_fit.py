@@ -20,7 +20,7 @@ from packhorse.packing.plan import Template
 Chain = tuple[Any, int, int] | None
 """The content of a bin as a linked list: (the content before, length, copies). Bins share what they have in common."""
 _GroupByRoom = tuple[int, int, int, int, Chain]
-"""Equal bins: (room in tokens, stamp, number of bins, sequences in each, content). The stamp counts changes; it is
+"""Equal bins: (room in tokens, stamp, sequences in each, number of bins, content). The stamp counts changes; it is
 distinct, and orders groups with equal room by age."""
 
 
@@ -32,28 +32,28 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
     that took as many as fit, one that took the rest, and bins that took none.
     """
     open_groups: list[_GroupByRoom] = []  # heap, least room first: groups with room for the current length
-    waiting: list[tuple[int, _GroupByRoom]] = []  # heap, most room first: groups that only shorter lengths fit into
-    closed: list[_GroupByRoom] = []
+    waiting: list[tuple[int, _GroupByRoom]] = []  # heap of (-room, group): groups that only shorter lengths fit into
+    closed: list[tuple[int, Chain]] = []  # (number of bins, content)
     stamp = 0
 
-    def put_back(group: _GroupByRoom, length: int) -> None:
+    def put_back(length: int, room: int, stamp: int, size: int, num_bins: int, content: Chain) -> None:
         """Adds a group to the list that it belongs to while sequences of `length` are packed."""
-        room, _, _, size, _ = group
         if size == limit or not room:
-            closed.append(group)
+            closed.append((num_bins, content))
         elif room >= length:
-            heapq.heappush(open_groups, group)
+            heapq.heappush(open_groups, (room, stamp, size, num_bins, content))
         else:
-            heapq.heappush(waiting, (-room, group))
+            heapq.heappush(waiting, (-room, (room, stamp, size, num_bins, content)))
 
     for length, count in pairs:
         while waiting and -waiting[0][0] >= length:
-            heapq.heappush(open_groups, heapq.heappop(waiting)[1])
+            _, group = heapq.heappop(waiting)
+            heapq.heappush(open_groups, group)
         while count:
             if open_groups:
-                room, old_stamp, num_bins, size, content = heapq.heappop(open_groups)
+                room, old_stamp, size, num_bins, content = heapq.heappop(open_groups)
             else:
-                room, old_stamp, num_bins, size, content = capacity, stamp, count, 0, None
+                room, old_stamp, size, num_bins, content = capacity, stamp, 0, count, None
             copies = room // length
             if copies > limit - size:
                 copies = limit - size
@@ -62,23 +62,23 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
                 num_full = num_bins
             count -= num_full * copies
             if num_full:
-                put_back((room - copies * length, stamp, num_full, size + copies, (content, length, copies)), length)
+                put_back(length, room - copies * length, stamp, size + copies, num_full, (content, length, copies))
             num_bins -= num_full
             if num_bins and count:
-                put_back((room - count * length, stamp + 1, 1, size + count, (content, length, count)), length)
+                put_back(length, room - count * length, stamp + 1, size + count, 1, (content, length, count))
                 num_bins -= 1
                 count = 0
             stamp += 2
             if num_bins and size:
-                heapq.heappush(open_groups, (room, old_stamp, num_bins, size, content))
+                heapq.heappush(open_groups, (room, old_stamp, size, num_bins, content))
 
-    groups = (*closed, *open_groups, *(group for _, group in waiting))
-    return templates_of((num_bins, content) for _, _, num_bins, _, content in groups)
+    not_full = (*open_groups, *(group for _, group in waiting))
+    return templates_of([*closed, *((num_bins, content) for *_, num_bins, content in not_full)])
 
 
 KeyedGroup = tuple[tuple[int, int], int, int, int, int, int, Chain]
 """Equal bins that were opened one after another: (key, room in tokens, number of the first of them in the order of
-opening, stamp of their last change, number of bins, sequences in each, content)."""
+opening, stamp of their last change, sequences in each, number of bins, content)."""
 
 Key = Callable[[int, int, int], tuple[int, int]]
 """A packer's preference: (room, number of the first bin, stamp), as in `KeyedGroup` → key. The group with the smallest
@@ -106,16 +106,18 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
         Template → multiplicity.
     """
     open_groups: list[KeyedGroup] = []  # heap, smallest key first: groups with room for the current length
-    waiting: list[tuple[int, int, KeyedGroup]] = []  # heap, most room first: groups that only shorter lengths fit into
-    closed: list[KeyedGroup] = []
+    waiting: list[
+        tuple[int, int, KeyedGroup]
+    ] = []  # heap of (-room, first, group): only shorter lengths fit into these
+    closed: list[tuple[int, Chain]] = []  # (number of bins, content)
     num_opened = 0
     stamp = 0
 
-    def put_back(group: KeyedGroup, length: int) -> None:
+    def put_back(length: int, room: int, first: int, stamp: int, size: int, num_bins: int, content: Chain) -> None:
         """Adds a group to the list that it belongs to while sequences of `length` are packed."""
-        _, room, first, _, _, size, _ = group
+        group = (key(room, first, stamp), room, first, stamp, size, num_bins, content)
         if size == limit or not room:
-            closed.append(group)
+            closed.append((num_bins, content))
         elif room >= length:
             heapq.heappush(open_groups, group)
         else:
@@ -123,10 +125,11 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
 
     for length, count in pairs:
         while waiting and -waiting[0][0] >= length:
-            heapq.heappush(open_groups, heapq.heappop(waiting)[2])
+            _, _, group = heapq.heappop(waiting)
+            heapq.heappush(open_groups, group)
         while count:
             if open_groups:
-                _, room, first, touched, num_bins, size, content = heapq.heappop(open_groups)
+                _, room, first, touched, size, num_bins, content = heapq.heappop(open_groups)
                 copies = min(room // length, limit - size)
             else:
                 copies = min(capacity // length, limit)
@@ -136,22 +139,22 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
             num_full = min(num_bins, count // copies)
             if num_full:
                 stamp += 1
-                left, filled = room - copies * length, (content, length, copies)
-                put_back((key(left, first, stamp), left, first, stamp, num_full, size + copies, filled), length)
+                filled = (content, length, copies)
+                put_back(length, room - copies * length, first, stamp, size + copies, num_full, filled)
                 count -= num_full * copies
                 first += num_full
                 num_bins -= num_full
             if num_bins and count:
                 stamp += 1
-                left, filled = room - count * length, (content, length, count)
-                put_back((key(left, first, stamp), left, first, stamp, 1, size + count, filled), length)
+                filled = (content, length, count)
+                put_back(length, room - count * length, first, stamp, size + count, 1, filled)
                 count = 0
                 first += 1
                 num_bins -= 1
             if num_bins:
-                put_back((key(room, first, touched), room, first, touched, num_bins, size, content), length)
-    groups = (*closed, *open_groups, *(group for _, _, group in waiting))
-    return templates_of((num_bins, content) for _, _, _, _, num_bins, _, content in groups)
+                put_back(length, room, first, touched, size, num_bins, content)
+    not_full = (*open_groups, *(group for _, _, group in waiting))
+    return templates_of([*closed, *((num_bins, content) for *_, num_bins, content in not_full)])
 
 
 def worst_fit_batched(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:

@@ -54,9 +54,9 @@ def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> i
 def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> int:
     """Returns the bound L2: a long sequence, over half a bin, needs its own bin; short ones fill what these leave.
 
-    It is the greatest bound over thresholds a, the short lengths. A threshold a ignores sequences shorter than a. The
-    other short ones fit beside none of the longest sequences (over capacity - a), so the rest of those bins is lost to
-    them. What does not fit into the rest of the other long sequences' bins needs further bins.
+    L2 is the greatest bound over thresholds a, which are the short lengths. A threshold a ignores all sequences shorter
+    than a. The other short ones do not fit beside a sequence over capacity - a, so room in the bins of these is lost.
+    What does not fit into the bins of the other long sequences needs further bins.
     """
     dtype: type = np.int64 if tokens < 2**62 else object  # Python's own integers where int64 could overflow
     lengths = np.array([length for length, _ in pairs], dtype=np.int64)  # [n], descending
@@ -67,12 +67,12 @@ def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> 
     thresholds = lengths[num_long:]
     if not len(thresholds):
         return int(counts_before[-1])
-    # Number of lengths that fit beside no counted short one, and number of lengths that are counted.
+    # For each threshold: the number of lengths beside which no counted short one fits, and of lengths that are counted.
     num_longest = np.searchsorted(-lengths, -(capacity - thresholds), side="left")  # lengths > capacity - a
     num_longest = np.minimum(num_longest, num_long)
     num_counted = np.searchsorted(-lengths, -thresholds, side="right")  # lengths >= a
-    # For each threshold: the tokens of the long sequences that leave at least a, the room that these leave, and the
-    # tokens of short lengths of at least a that exceed this room.
+    # For each threshold: the tokens of the other long sequences, the room in their bins, and the tokens of counted
+    # short sequences that exceed this room.
     long_tokens = tokens_before[num_long] - tokens_before[num_longest]
     room = (counts_before[num_long] - counts_before[num_longest]) * capacity - long_tokens
     excess = tokens_before[num_counted] - tokens_before[num_long] - room

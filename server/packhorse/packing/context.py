@@ -70,8 +70,8 @@ def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
 def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_EqualParts]:
     """Packs (room, count) pairs by descending room into parts, the same ones as `ContextRule.lay_out`.
 
-    That packs one sequence after another. But the part that took a sequence is the best fit for the next one of the
-    same room too, so here all sequences of a room go into all equal parts at once.
+    `lay_out` packs one sequence after another. But a part that took a sequence is also the best fit for the next one of
+    the same room, so here all sequences of a room go into all equal parts at once.
     """
     shortest = pairs[-1][0] if pairs else 0
     left: list[_EqualParts] = []  # ascending; parts that the shortest room still fits
@@ -91,7 +91,7 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_EqualParts]
     for room, count in pairs:
         own_cost = rule.cost(room)
         while count:
-            at = bisect_left(left, (room,))
+            at = bisect_left(left, (room,))  # the best fit: the least `longest_fitting` of at least `room`
             if at < len(left):
                 _, tokens, cost, ranks, _, num_parts, content = left.pop(at)
             else:
@@ -102,12 +102,12 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_EqualParts]
             if num_full >= num_parts:
                 num_full, rest = num_parts, 0
             # Parts that take as many sequences as they can, and one part that takes the rest.
-            for num, each in ((num_full, copies), (1 if rest else 0, rest)):
-                if num:
-                    taken = (*content, (room, each))
-                    put(tokens - each * room, cost - each * own_cost, ranks, num, taken)
-                    num_parts -= num
-                    count -= num * each
+            for num_equal, taken in ((num_full, copies), (1 if rest else 0, rest)):
+                if num_equal:
+                    filled = (*content, (room, taken))
+                    put(tokens - taken * room, cost - taken * own_cost, ranks, num_equal, filled)
+                    num_parts -= num_equal
+                    count -= num_equal * taken
             if num_parts and content:
                 put(tokens, cost, ranks, num_parts, content)
     return [*closed, *left]

@@ -16,9 +16,8 @@ from packhorse.packing.counts import MAX_SEQ_LEN
 from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
 
-_SPARSE = 1 << 16
+_COUNTED_BELOW = 1 << 16
 """Values are sorted by counting if the greatest is below this, or below four times their number; else by comparing."""
-
 
 _FEW = 1024
 """Fewer lengths than this are checked in Python and sorted by comparing, which takes less time than the other ways."""
@@ -82,8 +81,8 @@ def _array_of_list(lengths: Any) -> NDArray[Any]:
 def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
     """Returns the array of a list of plain ints, in half the time of looking at every type; None if some may not be.
 
-    A sum is a plain int only if every term is an int, or is added like one, as True is. True is then found among the
-    values below 2.
+    If the sum is a plain int, every value is of int or of a class derived from it. Of these only bool is refused, and
+    True and False are below 2, so only such values are looked at.
     """
     if type(lengths) is not list or type(lengths[0]) is not int:
         return None
@@ -173,9 +172,9 @@ def length_histogram_from_lengths(
     if max_seq_len is not None:
         values = np.minimum(values, checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN))
     distinct, counts, order = sorted_by_value(values)
-    names = distinct.tolist()
-    pools = np.split(order, np.cumsum(counts)[:-1]) if names else []
-    return Counter(dict(zip(names, counts.tolist(), strict=True))), dict(zip(names, pools, strict=True))
+    keys = distinct.tolist()
+    indices = np.split(order, np.cumsum(counts)[:-1]) if keys else []
+    return Counter(dict(zip(keys, counts.tolist(), strict=True))), dict(zip(keys, indices, strict=True))
 
 
 def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -203,7 +202,7 @@ def sorted_indices(values: NDArray[np.int64]) -> NDArray[np.int64]:
     if len(values) < _FEW:
         return values.argsort(kind="stable")
     most = int(values.max())
-    if most >= max(_SPARSE, 4 * len(values)):
+    if most >= max(_COUNTED_BELOW, 4 * len(values)):
         return values.argsort(kind="stable")
     from packhorse.packing.on_demand.list_kernels import count_values  # needs Numba, which packing histograms do not
 

@@ -50,20 +50,20 @@ def _from_shelf(name: str) -> Packer:
 
 def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> PackerResult:
     """Packs by column generation, which starts with `first_plan` and never makes it worse."""
-    packing = _improve(first_plan(pairs, capacity, limit), pairs, capacity, limit, time_limit_seconds)
-    return replace(packing, algorithm="optimal")
+    result = _improve(pairs, capacity, limit, first_plan(pairs, capacity, limit), time_limit_seconds)
+    return replace(result, algorithm="optimal")
 
 
 def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> PackerResult:
-    """Packs as `first_plan`; if this is not near the bound, improves it by column generation.
+    """Packs as `first_plan`; if that plan is not near the bound, improves it by column generation.
 
-    If the plan then still has bins above the bound, and there are few lengths, tries the balanced packer too.
+    If the improved plan still has bins above the bound, and there are few lengths, tries the balanced packer too.
     """
     start = first_plan(pairs, capacity, limit)
     if is_near(start):
         return start
     try:
-        plan = _improve(start, pairs, capacity, limit, time_limit_seconds, _PATIENCE_OF_AUTO)
+        plan = _improve(pairs, capacity, limit, start, time_limit_seconds, _PATIENCE_OF_AUTO)
     except ImportError as error:
         plan = replace(start, note=str(error))
     if plan.templates.total() > plan.lower_bound and len(pairs) <= _FEW_LENGTHS:
@@ -74,18 +74,17 @@ def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_se
 
 
 def _improve(
-    start: PackerResult,
     pairs: list[tuple[int, int]],
     capacity: int,
     limit: int,
+    start: PackerResult,
     time_limit_seconds: float,
     patience: float = 1.0,
 ) -> PackerResult:
     """Improves the plan `start` by column generation; raises an ImportError that names the extra if it is missing."""
     try:
-        from packhorse.packing.optimal.column_generation import (
-            improve,  # needs HiGHS and Numba, which the other packers do not
-        )
+        # Imported here because only this packer needs HiGHS and Numba.
+        from packhorse.packing.optimal.column_generation import improve
     except ImportError as error:
         raise ImportError(
             parameter("algorithm", "optimal") + f' needs highspy and numba ({error}): pip install "packhorse[prepare]"'
@@ -183,14 +182,14 @@ def pack_histogram(
     if not rule.is_plain:
         pairs = sorted(rooms_of_counts(dict(pairs), rule).items(), reverse=True)
     begin = time.perf_counter()
-    packing = packer(algorithm)(pairs, capacity, limit, time_limit_seconds)
+    result = packer(algorithm)(pairs, capacity, limit, time_limit_seconds)
     return PackingPlan(
-        templates=packing.templates,
+        templates=result.templates,
         max_seq_len=capacity,
-        lower_bound=max(packing.lower_bound, bound_of_pairs(pairs, capacity, limit)),
-        algorithm=packing.algorithm,
+        lower_bound=max(result.lower_bound, bound_of_pairs(pairs, capacity, limit)),
+        algorithm=result.algorithm,
         seconds=time.perf_counter() - begin,
-        certificate=packing.certificate,
-        cut_off=packing.cut_off,
-        note=packing.note,
+        certificate=result.certificate,
+        cut_off=result.cut_off,
+        note=result.note,
     )

@@ -38,7 +38,8 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
         The number of bins of `empty` that were filled. The others stay empty, if no bin has two sequences any more.
     """
     tokens = np.zeros(len(sizes), np.int64)
-    fullest = [(np.int64(0), np.int64(-1)) for _ in range(0)]  # (-tokens, bin) of bins with at least two sequences
+    # (-tokens, bin) of bins with at least two sequences. Empty at first; Numba reads the type from the expression.
+    fullest = [(np.int64(0), np.int64(-1)) for _ in range(0)]
     largest = 0
     for b in range(len(sizes)):
         largest = max(largest, sizes[b])
@@ -82,7 +83,7 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
 
 
 def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:
-    """Copies the members of all bins into one array, in the order of the bins. `halve_into` leaves them in another.
+    """Copies the members of all bins into one array, in the order of the bins, which `halve_into` does not keep.
 
     Example:
         >>> members, ends = laid_end_to_end(np.array([7, 8, 9]), np.array([1, 0]), np.array([2, 1]))
@@ -144,9 +145,9 @@ def split_to_multiple(
     members = indices[np.lexsort((-lengths[indices].astype(np.int64), bin_of))]
     starts = np.concatenate((starts, np.zeros(num_added, np.int64)))
     sizes = np.concatenate((sizes, np.zeros(num_added, np.int64)))
-    was_halved = sizes.copy()
+    sizes_before = sizes[:num_bins].copy()
     halve_into(members, starts, sizes, lengths, np.arange(num_bins, num_bins + num_added))
-    is_same = np.repeat(was_halved[:num_bins] == sizes[:num_bins], was_halved[:num_bins])
-    members[is_same] = indices[is_same]  # a bin that was not halved keeps its order
+    is_whole = np.repeat(sizes[:num_bins] == sizes_before, sizes_before)  # for each sequence, whether its bin was kept
+    members[is_whole] = indices[is_whole]  # a bin that was not halved keeps its order
     split, ends = laid_end_to_end(members, starts, sizes)
     return split, ends

@@ -17,15 +17,14 @@ class Dealer:
     """Open bins to which sequences are dealt one by one, each to the bin with the smallest key.
 
     Keys put the most room first. So equal bins take one sequence each, one after another, and are handled as one group.
-    A length may come to a group more than once, but a group is never handled more often than its bins have sequences in
-    the end.
+    A group takes one step for each sequence that its bins get, so the time does not grow with the number of bins.
     """
 
     def __init__(self, limit: int, key: Key) -> None:
         self._limit = limit
         self._key = key
         self._open: list[KeyedGroup] = []
-        self._closed: list[KeyedGroup] = []
+        self._closed: list[tuple[int, Chain]] = []  # (number of bins, content)
         self._num_opened = 0
         self._stamp = 0
 
@@ -33,37 +32,36 @@ class Dealer:
         """Opens equal bins of `capacity` tokens, with `copies` sequences of a length in each."""
         self._stamp += 1
         content = (None, length, copies) if copies else None
-        self._put_back(capacity - copies * length, self._num_opened, self._stamp, num_bins, copies, content)
+        self._put_back(capacity - copies * length, self._num_opened, self._stamp, copies, num_bins, content)
         self._num_opened += num_bins
 
     def deal(self, length: int, count: int) -> int:
         """Deals sequences of a length to the open bins; returns how many of them fit into no open bin."""
-        while count and self._open and self._open[0][1] >= length:
+        while count and self._open:
+            _, room, first, touched, size, num_bins, content = self._open[0]
+            if room < length:
+                break
+            heapq.heappop(self._open)
             self._stamp += 1
-            _, room, first, touched, num_bins, size, content = heapq.heappop(self._open)
             num_used = min(num_bins, count)
-            if content is not None and content[1] == length:
-                filled = (content[0], length, content[2] + 1)
-            else:
-                filled = (content, length, 1)
-            self._put_back(room - length, first, self._stamp, num_used, size + 1, filled)
+            before, last_length, copies = content or (None, 0, 0)
+            filled = (before, length, copies + 1) if last_length == length else (content, length, 1)
+            self._put_back(room - length, first, self._stamp, size + 1, num_used, filled)
             if num_used < num_bins:
-                self._put_back(room, first + num_used, touched, num_bins - num_used, size, content)
+                self._put_back(room, first + num_used, touched, size, num_bins - num_used, content)
             count -= num_used
         return count
 
     def templates(self) -> Counter[Template]:
         """Returns all bins that hold something: template → multiplicity."""
-        groups = (*self._closed, *self._open)
-        return templates_of((num_bins, content) for _, _, _, _, num_bins, size, content in groups if size)
+        return templates_of([*self._closed, *((num_bins, content) for *_, num_bins, content in self._open if content)])
 
-    def _put_back(self, room: int, first: int, stamp: int, num_bins: int, size: int, content: Chain) -> None:
+    def _put_back(self, room: int, first: int, stamp: int, size: int, num_bins: int, content: Chain) -> None:
         """Adds a group, see `KeyedGroup`, to the closed ones if its bins are full, else to the open ones."""
-        group = (self._key(room, first, stamp), room, first, stamp, num_bins, size, content)
         if size == self._limit or not room:
-            self._closed.append(group)
+            self._closed.append((num_bins, content))
         else:
-            heapq.heappush(self._open, group)
+            heapq.heappush(self._open, (self._key(room, first, stamp), room, first, stamp, size, num_bins, content))
 
 
 def spread_decreasing(
@@ -104,21 +102,21 @@ def worst_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int
 
 
 def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs into as few bins as possible if sequences are spread evenly; finds their number by bisection.
+    """Packs into as few bins as possible if sequences are spread evenly; finds the number of bins by bisection.
 
-    For a number of bins, all are open from the start. Each sequence, longest first, goes into the emptiest bin that has
-    fewer than `limit` sequences. If one fits nowhere, there are too few bins. Equal bins are one group (see `Dealer`),
-    so the time does not grow with the number of sequences.
+    All bins are open from the start. Each sequence, longest first, goes into the emptiest bin that has fewer than
+    `limit` sequences. If one fits nowhere, there are too few bins. Equal bins are one group (see `Dealer`), so the time
+    does not grow with the number of sequences.
     """
     too_few = bound_of_pairs(pairs, capacity, limit) - 1
     step = 1
-    while (found := _into(too_few + step, pairs, capacity, limit)) is None:
+    while (found := _spread_over(too_few + step, pairs, capacity, limit)) is None:
         too_few += step
         step *= 2
     enough = too_few + step
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        templates = _into(middle, pairs, capacity, limit)
+        templates = _spread_over(middle, pairs, capacity, limit)
         if templates is None:
             too_few = middle
         else:
@@ -126,7 +124,7 @@ def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter
     return found
 
 
-def _into(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template] | None:
+def _spread_over(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template] | None:
     """Spreads all sequences over `num_bins` bins; None if one fits nowhere."""
     dealer = Dealer(limit, most_room)
     dealer.open_bins(num_bins, capacity)

@@ -5,7 +5,7 @@ Leaves the lower bound in it to `bounds`.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -97,39 +97,57 @@ class PackingStats:
             raise ValueError(
                 f"a bin of {int(sums.max())} tokens is over " + parameter("max_seq_len") + f" {max_seq_len}"
             )
-        n_bins = int(weights.sum())
-        total_tokens = sum(sum(template) * multiplicity for template, multiplicity in templates.items())
-        total_capacity = n_bins * max_seq_len
         counts = counts_of_templates(templates)
-        bound = max(proven_bound, lower_bound(counts, max_seq_len, max_sequences_per_bin=max_sequences_per_bin))
+        bound = lower_bound(counts, max_seq_len, max_sequences_per_bin=max_sequences_per_bin)
         p50, p90, p99 = _weighted_percentiles(sums, weights, (0.50, 0.90, 0.99)) / max_seq_len
-        return cls(
-            n_bins=n_bins,
+        return cls._of(
+            n_bins=int(weights.sum()),
             n_sequences=sum(counts.values()),
-            total_tokens=total_tokens,
-            total_capacity=total_capacity,
-            padding_tokens=total_capacity - total_tokens,
-            efficiency=total_tokens / total_capacity if n_bins else 0.0,
-            padding_ratio=1.0 - total_tokens / total_capacity if n_bins else 0.0,
-            bin_fullness_p50=float(p50),
-            bin_fullness_p90=float(p90),
-            bin_fullness_p99=float(p99),
+            total_tokens=sum(length * count for length, count in counts.items()),
             max_seq_len=max_seq_len,
-            lower_bound=bound,
-            gap=(n_bins - bound) / bound if bound else 0.0,
+            lower_bound=max(proven_bound, bound),
+            fullness=(float(p50), float(p90), float(p99)),
         )
 
     def with_tokens(self, total_tokens: int, lower_bound: int) -> "PackingStats":
         """Returns a copy with other tokens and another bound; the percentiles stay. For templates of rounded sizes."""
-        capacity = self.total_capacity
-        return replace(
-            self,
+        return self._of(
+            n_bins=self.n_bins,
+            n_sequences=self.n_sequences,
             total_tokens=total_tokens,
+            max_seq_len=self.max_seq_len,
+            lower_bound=lower_bound,
+            fullness=(self.bin_fullness_p50, self.bin_fullness_p90, self.bin_fullness_p99),
+        )
+
+    @classmethod
+    def _of(
+        cls,
+        *,
+        n_bins: int,
+        n_sequences: int,
+        total_tokens: int,
+        max_seq_len: int,
+        lower_bound: int,
+        fullness: tuple[float, float, float],
+    ) -> "PackingStats":
+        """Adds the fields that follow from others."""
+        capacity = n_bins * max_seq_len
+        p50, p90, p99 = fullness
+        return cls(
+            n_bins=n_bins,
+            n_sequences=n_sequences,
+            total_tokens=total_tokens,
+            total_capacity=capacity,
             padding_tokens=capacity - total_tokens,
             efficiency=total_tokens / capacity if capacity else 0.0,
             padding_ratio=1.0 - total_tokens / capacity if capacity else 0.0,
+            bin_fullness_p50=p50,
+            bin_fullness_p90=p90,
+            bin_fullness_p99=p99,
+            max_seq_len=max_seq_len,
             lower_bound=lower_bound,
-            gap=(self.n_bins - lower_bound) / lower_bound if lower_bound else 0.0,
+            gap=(n_bins - lower_bound) / lower_bound if lower_bound else 0.0,
         )
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ MOST_CLASSES = 8192
 
 _MOST_KEYS = 2**62
 """Most combinations of values that `distinct_rows` writes as one int64 each."""
-_WORTH_A_CHOICE = 0.005
+_MOST_WASTE = 0.005
 """Share of all bins that rounding sizes up may waste, so that classes have several items, and epochs differ."""
 
 
@@ -62,19 +62,19 @@ class SizeClasses:
         quanta = np.ones(len(capacities), dtype=np.int64)
         tops, _ = _tops(values, quanta)
         few = min(most, int(counts.sum()) // items_per_class)
-        allowed = _WORTH_A_CHOICE * (counts @ values / capacities).max()
+        allowed = _MOST_WASTE * (counts @ values / capacities).max()
         while len(tops) > few and (quanta < capacities).any():
-            tried = []
+            least_waste = np.inf
             for dimension in np.flatnonzero(quanta < capacities).tolist():
                 doubled = quanta.copy()
                 doubled[dimension] *= 2
                 larger, which = _tops(values, doubled)
                 waste = (counts @ (larger[which] - values) / capacities).max()
-                tried.append((float(waste), dimension, doubled, larger))
-            waste, _, doubled, fewer = min(tried, key=lambda one: one[:2])
-            if len(tops) <= most and waste > allowed:
+                if waste < least_waste:
+                    least_waste, next_quanta, next_tops = waste, doubled, larger
+            if len(tops) <= most and least_waste > allowed:
                 break
-            quanta, tops = doubled, fewer
+            quanta, tops = next_quanta, next_tops
         return cls(sizes=tops, quanta=quanta)
 
     def numbers_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -9,19 +9,18 @@ Shape letters: d dimensions (the first is tokens), m distinct sizes, C classes.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.packing.best_fit import Chain, templates_of
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Template
 
 _CLASSES_BETWEEN_SWEEPS = 64
 """Classes that are packed between two removals of the bins that nothing fits into any more."""
 
-_Content = tuple[Any, int, int] | None
-"""Content of a bin as a linked list: (the content before, class number, copies)."""
+_FIRST_SIZE = 1024  # groups for which arrays have space at first
 
 
 def pack_classes(
@@ -56,25 +55,24 @@ def pack_classes(
         while count:
             count -= groups.fill(sizes[index], index + 1, count)
     templates: Counter[Template] = Counter()
-    for num_bins, content in groups.contents():
-        template: list[int] = []
-        while content is not None:
-            content, number, copies = content
-            template += [number] * copies
-        templates[tuple(sorted(template, reverse=True))] += num_bins
+    for numbers, num_bins in templates_of(groups.contents()).items():
+        templates[tuple(sorted(numbers, reverse=True))] += num_bins
     return templates
 
 
 class _Groups:
-    """Groups of equal bins, in arrays that are longer than the number of groups, `len(self._contents)`."""
+    """Groups of equal bins, in arrays that are longer than the number of groups, `len(self._contents)`.
+
+    A content is a `Chain` of class numbers in place of lengths.
+    """
 
     def __init__(self, capacities: NDArray[np.int64]) -> None:
         self._capacities = capacities
-        self._rooms = np.empty((1024, len(capacities)), dtype=np.int64)
-        self._slack = np.empty(1024)
-        self._num_bins = np.zeros(1024, dtype=np.int64)
-        self._contents: list[_Content] = []
-        self._closed: list[tuple[int, _Content]] = []
+        self._rooms = np.empty((_FIRST_SIZE, len(capacities)), dtype=np.int64)
+        self._room_sums = np.empty(_FIRST_SIZE)  # Σ room / capacity, which best-fit compares
+        self._num_bins = np.zeros(_FIRST_SIZE, dtype=np.int64)
+        self._contents: list[Chain] = []
+        self._closed: list[tuple[int, Chain]] = []
 
     def fill(self, size: NDArray[np.int64], number: int, count: int) -> int:
         """Puts items of a class into the fullest group with room for one, or into new bins.
@@ -92,7 +90,7 @@ class _Groups:
         fitting = np.flatnonzero(has_room)
         room, content, num_bins, taken = self._capacities, None, count, None
         if len(fitting):
-            taken = int(fitting[np.argmin(self._slack[fitting])])
+            taken = int(fitting[np.argmin(self._room_sums[fitting])])
             room, content, num_bins = self._rooms[taken].copy(), self._contents[taken], int(self._num_bins[taken])
         copies = min(count, int((room[size > 0] // size[size > 0]).min()))
         num_full = min(num_bins, count // copies)
@@ -110,23 +108,23 @@ class _Groups:
         is_open = (self._rooms[:used] >= least).all(axis=1) & (self._num_bins[:used] > 0)
         self._closed += [(int(self._num_bins[at]), self._contents[at]) for at in np.flatnonzero(~is_open)]
         kept = np.flatnonzero(is_open)
-        for column in (self._rooms, self._slack, self._num_bins):
+        for column in (self._rooms, self._room_sums, self._num_bins):
             column[: len(kept)] = column[kept]
         self._contents = [self._contents[at] for at in kept]
 
-    def contents(self) -> Iterator[tuple[int, _Content]]:
+    def contents(self) -> Iterator[tuple[int, Chain]]:
         """Yields (number of bins, content) of all groups with a bin."""
         open_groups = zip(self._num_bins.tolist(), self._contents, strict=False)
         yield from ((num_bins, content) for num_bins, content in (*self._closed, *open_groups) if num_bins)
 
-    def _append(self, room: NDArray[np.int64], num_bins: int, content: _Content) -> None:
+    def _append(self, room: NDArray[np.int64], num_bins: int, content: Chain) -> None:
         """Appends a group, and doubles the arrays if they are full."""
         at = len(self._contents)
-        if at == len(self._slack):
+        if at == len(self._room_sums):
             self._rooms = np.concatenate((self._rooms, self._rooms))
-            self._slack = np.concatenate((self._slack, self._slack))
+            self._room_sums = np.concatenate((self._room_sums, self._room_sums))
             self._num_bins = np.concatenate((self._num_bins, self._num_bins))
-        self._rooms[at], self._slack[at], self._num_bins[at] = room, (room / self._capacities).sum(), num_bins
+        self._rooms[at], self._room_sums[at], self._num_bins[at] = room, (room / self._capacities).sum(), num_bins
         self._contents.append(content)
 
 
@@ -145,6 +143,7 @@ def vector_bound(sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities
     bounds = []
     for column, capacity in zip(sizes.T, capacities.tolist(), strict=True):
         values, which = np.unique(column, return_inverse=True)
-        pairs = zip(values.tolist(), np.bincount(which, counts).astype(np.int64).tolist(), strict=True)
-        bounds.append(bound_of_pairs([pair for pair in pairs if pair[0]][::-1], capacity, int(counts.sum())))
+        nums = np.bincount(which, counts).astype(np.int64)
+        pairs = [(size, num) for size, num in zip(values.tolist(), nums.tolist(), strict=True) if size]
+        bounds.append(bound_of_pairs(pairs[::-1], capacity, int(counts.sum())))
     return max(bounds)

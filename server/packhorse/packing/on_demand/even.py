@@ -53,11 +53,11 @@ def even_bins(
         return indices, bin_ends
     packs = np.empty(len(indices), dtype=np.int64)
     packs[indices] = np.repeat(np.arange(num_bins), np.diff(bin_ends, prepend=0))
-    for kind in [None] if kinds is None else np.unique(kinds):
-        members = np.arange(len(packs)) if kind is None else np.flatnonzero(kinds == kind)
+    if kinds is None:
+        packs = even_packs(sizes, costs, capacities, packs, num_bins)  # empty bins take part too
+    for kind in () if kinds is None else np.unique(kinds):
+        members = np.flatnonzero(kinds == kind)
         bins, own = np.unique(packs[members], return_inverse=True)
-        if kind is None:  # empty bins take part too
-            bins, own = np.arange(num_bins), packs
         packs[members] = bins[even_packs(sizes[members], costs[members], capacities, own, len(bins))]
     order = np.lexsort((-sizes[:, 0], packs))
     return order, np.cumsum(np.bincount(packs, minlength=num_bins))
@@ -116,11 +116,11 @@ def _place(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any)
     num_items, num_caps = sizes.shape
     free = np.empty((num_packs, num_caps), np.int64)
     free[:] = capacities
-    of_packs = np.zeros(num_packs, np.int64)
+    pack_costs = np.zeros(num_packs, np.int64)
     for item in range(num_items):
         best = -1
         for pack in range(num_packs):
-            if best < 0 or of_packs[pack] < of_packs[best]:
+            if best < 0 or pack_costs[pack] < pack_costs[best]:
                 fits = True
                 for cap in range(num_caps):
                     fits &= sizes[item, cap] <= free[pack, cap]
@@ -129,36 +129,36 @@ def _place(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any)
         if best < 0:
             return False
         placed[item] = best
-        of_packs[best] += costs[item]
+        pack_costs[best] += costs[item]
         for cap in range(num_caps):
             free[best, cap] -= sizes[item, cap]
     return True
 
 
 @kernel
-def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, work: int) -> None:
+def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, work_left: int) -> None:
     """Changes `placed`: the most expensive pack exchanges items with the cheapest one that it can, again and again.
 
-    Ends when no exchange brings two packs' costs nearer, or after `work` compared pairs. The other arguments are those
-    of `_place`.
+    Ends when no exchange brings two packs' costs nearer, or after `work_left` compared pairs. The other arguments are
+    those of `_place`.
     """
     num_items, num_caps = sizes.shape
     free = np.empty((num_packs, num_caps), np.int64)
     free[:] = capacities
-    of_packs = np.zeros(num_packs, np.int64)
-    members = [[np.int64(0) for _ in range(0)] for _ in range(num_packs)]
+    pack_costs = np.zeros(num_packs, np.int64)
+    members = [[np.int64(0) for _ in range(0)] for _ in range(num_packs)]  # empty lists of items; Numba needs a type
     for item in range(num_items):
         members[placed[item]].append(np.int64(item))
-        of_packs[placed[item]] += costs[item]
+        pack_costs[placed[item]] += costs[item]
         for cap in range(num_caps):
             free[placed[item], cap] -= sizes[item, cap]
-    close = (of_packs.sum() // num_packs) >> _CLOSE_BITS
+    close = (pack_costs.sum() // num_packs) >> _CLOSE_BITS
     is_settled = np.zeros(num_packs, np.bool_)  # packs that had no partner when they were looked at
     has_changed = False  # whether an exchange was made since all packs were last looked at
-    while work > 0:
+    while work_left > 0:
         high = -1
         for pack in range(num_packs):
-            if not is_settled[pack] and (high < 0 or of_packs[pack] > of_packs[high]):
+            if not is_settled[pack] and (high < 0 or pack_costs[pack] > pack_costs[high]):
                 high = pack
         if high < 0 and not has_changed:
             return
@@ -166,13 +166,13 @@ def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, 
             is_settled[:] = has_changed = False
             continue
         is_settled[high] = True
-        work -= _SORTING * num_packs
-        for low in np.argsort(of_packs):
-            gap = of_packs[high] - of_packs[low]
-            if gap <= close or work <= 0:
+        work_left -= _SORTING * num_packs
+        for low in np.argsort(pack_costs):
+            gap = pack_costs[high] - pack_costs[low]
+            if gap <= close or work_left <= 0:
                 break
             given, taken = _partners(sizes, costs, members[high], members[low], free[high], free[low], gap)
-            work -= len(members[high]) * (len(members[low]) + 1)
+            work_left -= len(members[high]) * (len(members[low]) + 1)
             if given < 0:
                 continue
             a = members[high].pop(given)
@@ -190,8 +190,8 @@ def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, 
                 for cap in range(num_caps):
                     free[high, cap] -= sizes[b, cap]
                     free[low, cap] += sizes[b, cap]
-            of_packs[high] -= moved
-            of_packs[low] += moved
+            pack_costs[high] -= moved
+            pack_costs[low] += moved
             is_settled[high] = is_settled[low] = False
             has_changed = True
             break

@@ -191,12 +191,13 @@ def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
 
 @kernel
 def draw_templates(
-    sizes: Any, flat: Any, distinct: Any, counts: Any, order: Any, indices_out: Any, ends_out: Any
+    sizes: Any, nums_bins: Any, flat: Any, distinct: Any, counts: Any, order: Any, indices_out: Any, ends_out: Any
 ) -> None:
     """Writes out every bin of a plan, each length's sequences in the order of its pool.
 
     Args:
-        sizes: int64 [T, 2], for each template, the number of its sequences and of its bins.
+        sizes: int64 [T], the number of sequences of each template.
+        nums_bins: int64 [T], the number of bins of each template.
         flat: int64, the lengths of all templates, one template after another.
         distinct: int64 [D], the distinct lengths, ascending.
         counts: int64 [D], the number of sequences of each length.
@@ -211,8 +212,8 @@ def draw_templates(
     b = 0
     first = 0
     for t in range(len(sizes)):
-        end = first + sizes[t, 0]
-        for _ in range(sizes[t, 1]):
+        end = first + sizes[t]
+        for _ in range(nums_bins[t]):
             for slot in slots[first:end]:
                 indices_out[at] = order[cursors[slot]]
                 cursors[slot] += 1

@@ -68,7 +68,7 @@ def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int
     others = np.empty(max(len(sizes) - 1, 0), np.int64)
     while first < len(sizes) and tries < MAX_TRIES and work < MAX_WORK:
         for i in range(len(others)):
-            others[i] = sizes[i + (i >= first)]
+            others[i] = sizes[i + (i >= first)]  # all but `first`
         beside = fullest_subset(others, capacity - sizes[first], limit - 1)
         total = sizes[first]
         for i in beside:
@@ -77,7 +77,7 @@ def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int
             best_total = total
             best = np.empty(len(beside) + 1, np.int64)
             at, is_in = 0, False
-            # `beside` descends and its indices leave out `first`; `best` ascends and has it.
+            # `beside` descends, and its indices do not count `first`. `best` ascends, and `first` goes to its place.
             for k in range(len(beside) - 1, -1, -1):
                 index = beside[k] + (beside[k] >= first)
                 if index > first and not is_in:

@@ -50,6 +50,14 @@ class OnlineItem(NamedTuple):
     """Version of the policy that wrote each sequence; empty if none was given."""
 
 
+class _Held(NamedTuple):
+    """An item that is held back."""
+
+    item: OnlineItem
+    num_left_before: int
+    """Bins that had left before it came."""
+
+
 @dataclass(frozen=True, slots=True)
 class OnlineBin:
     """One finished bin."""
@@ -133,7 +141,7 @@ class OnlinePacker:
         self._caps = [checked_integer("every cap", cap, 1, MAX_SEQ_LEN) for cap in caps]
         self._unit = -(-self._capacity // MAX_UNITS)
         self._separate_versions = separate_versions
-        self._held: dict[int, tuple[OnlineItem, int]] = {}  # arrival number -> item, bins that had left; oldest first
+        self._held: dict[int, _Held] = {}  # arrival number -> item, oldest first
         # Version (0 if items of all versions share bins) -> (-room, arrival number), ascending. No list is empty.
         self._by_version: dict[int, list[tuple[int, int]]] = {}
         self._num_arrived = 0
@@ -262,7 +270,7 @@ class OnlinePacker:
         arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
         by_room = self._by_version.pop(version)
         for arrival in sorted(arrival for _, arrival in by_room):
-            arrivals[self._held[arrival][0].sizes[0]].append(arrival)
+            arrivals[_room(self._held[arrival].item)].append(arrival)
         pairs = sorted(((room, len(queue)) for room, queue in arrivals.items()), reverse=True)
         templates = canonical_templates(best_fit_decreasing(pairs, self._capacity, self._limit))
         return [
@@ -290,16 +298,16 @@ class OnlinePacker:
         stale = [arrival for arrival, (item, _) in self._held.items() if min(item.versions, default=oldest) < oldest]
         ids = []
         for arrival in stale:
-            item, left_before = self._held[arrival]
-            self._by_version[self._version_of(item)].remove((-item.sizes[0], arrival))
+            item, num_left_before = self._held[arrival]
+            self._by_version[self._version_of(item)].remove((-_room(item), arrival))
             kept, gone = self.without_stale(item, oldest, whole_groups=whole_groups)
             ids += gone
             self._num_held -= len(gone)
             if kept is None:
                 del self._held[arrival]
             else:  # under its old arrival number, so that it is overdue when it would have been
-                self._held[arrival] = kept, left_before
-                insort(self._by_version.setdefault(self._version_of(kept), []), (-kept.sizes[0], arrival))
+                self._held[arrival] = _Held(kept, num_left_before)
+                insort(self._by_version.setdefault(self._version_of(kept), []), (-_room(kept), arrival))
         self._by_version = {version: items for version, items in self._by_version.items() if items}
         return ids
 
@@ -314,8 +322,8 @@ class OnlinePacker:
 
     def add_item(self, item: OnlineItem) -> list[OnlineBin]:
         """Holds an item, and returns the bins that leave, until no more than the look-ahead is held."""
-        self._held[self._num_arrived] = item, self._num_left
-        insort(self._by_version.setdefault(self._version_of(item), []), (-item.sizes[0], self._num_arrived))
+        self._held[self._num_arrived] = _Held(item, self._num_left)
+        insort(self._by_version.setdefault(self._version_of(item), []), (-_room(item), self._num_arrived))
         self._num_arrived += 1
         self._num_held += len(item.ids)
         leaving = []
@@ -329,7 +337,7 @@ class OnlinePacker:
 
     def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the sizes of the items of some arrivals, and a bin's capacities: int64 [n, d] and [d]."""
-        return np.array([self._held[arrival][0].sizes for arrival in arrivals], dtype=np.int64), self.capacities
+        return np.array([self._held[arrival].item.sizes for arrival in arrivals], dtype=np.int64), self.capacities
 
     @property
     def capacities(self) -> NDArray[np.int64]:
@@ -339,7 +347,6 @@ class OnlinePacker:
 
     @property
     def _is_limited(self) -> bool:
-        """Whether a bin has a limit of sequences."""
         return self._limit < self._capacity
 
     def next_bin(self, up_to: int | None = None) -> OnlineBin | None:
@@ -359,16 +366,16 @@ class OnlinePacker:
 
     def _take_next_bin(self, wanted: int | None = None) -> OnlineBin:
         """Removes the next bin from the look-ahead; it has the item of the arrival `wanted`, if one is given."""
-        version = min(self._by_version) if wanted is None else self._version_of(self._held[wanted][0])
+        version = min(self._by_version) if wanted is None else self._version_of(self._held[wanted].item)
         by_room = self._by_version[version]
         rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
         arrival = wanted
         if arrival is None:
             arrival = next(iter(self._held)) if len(self._by_version) == 1 else min(arrival for _, arrival in by_room)
-        item, left_before = self._held[arrival]
-        overdue = self._num_left - left_before >= PATIENCE_LOOKAHEADS * self._lookahead
+        item, num_left_before = self._held[arrival]
+        overdue = self._num_left - num_left_before >= PATIENCE_LOOKAHEADS * self._lookahead
         is_forced = overdue or wanted is not None
-        forced = bisect_left(by_room, (-item.sizes[0], arrival)) if is_forced else -1
+        forced = bisect_left(by_room, (-_room(item), arrival)) if is_forced else -1
         if self._caps:
             return self._take_chosen(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
         capacity = self._capacity // self._unit
@@ -381,7 +388,7 @@ class OnlinePacker:
         It counts as a bin that has left.
         """
         by_room = self._by_version[version]
-        arrivals = [by_room[index][1] for index in chosen]
+        arrivals = [arrival for _, arrival in map(by_room.__getitem__, chosen)]
         for index in reversed(chosen):
             del by_room[index]
         if not by_room:
@@ -391,6 +398,11 @@ class OnlinePacker:
 
     def _take_arrivals(self, arrivals: Iterable[int]) -> OnlineBin:
         """Removes the items of some arrivals from `_held`, and returns their bin; `_by_version` has them no longer."""
-        items = [self._held.pop(arrival)[0] for arrival in arrivals]
+        items = [self._held.pop(arrival).item for arrival in arrivals]
         self._num_held -= sum(len(item.ids) for item in items)
         return OnlineBin(items)
+
+
+def _room(item: OnlineItem) -> int:
+    """Returns the room of an item in tokens."""
+    return item.sizes[0]

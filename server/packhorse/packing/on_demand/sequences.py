@@ -191,9 +191,10 @@ def _drawn(
     if seed is not None:
         shuffle_pools(order, np.cumsum(counts), np.uint64(seed))
     canonical = canonical_templates(templates)
-    sizes = np.array([(len(template), number) for template, number in canonical], dtype=np.int64).reshape(-1, 2)
+    sizes = np.array([len(template) for template, _ in canonical], dtype=np.int64)
+    nums_bins = np.array([multiplicity for _, multiplicity in canonical], dtype=np.int64)
     flat = np.array([n for template, _ in canonical for n in template], dtype=np.int64)
     indices = np.empty(len(order), dtype=np.int64)
     ends = np.empty(templates.total(), dtype=np.int64)
-    draw_templates(sizes, flat, distinct, counts, order, indices, ends)
+    draw_templates(sizes, nums_bins, flat, distinct, counts, order, indices, ends)
     return indices, ends

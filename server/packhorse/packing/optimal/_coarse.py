@@ -3,7 +3,7 @@
 A plan for lengths rounded up to the longest of their class is also a plan for the lengths themselves. A bound for
 lengths rounded down to the shortest of their class is also a bound for them.
 
-Owns the classes, and turning a plan of them into one of the lengths. Leaves solving coarse problems to
+Owns the classes, and turning plans and prices for them into those for the lengths. Leaves solving coarse problems to
 `column_generation`.
 """
 
@@ -13,14 +13,18 @@ from typing import Literal
 
 from packhorse.packing.plan import Template, canonical_templates
 
+LengthClass = list[tuple[int, int]]
+"""(length, count) of neighbouring lengths, descending."""
 
-def coarse_classes(pairs: Sequence[tuple[int, int]], most: int) -> list[list[tuple[int, int]]]:
+
+def coarse_classes(pairs: Sequence[tuple[int, int]], most: int) -> list[LengthClass]:
     """Divides (length, count) pairs by descending length into at most `most` classes of neighbours.
 
     Rounding up to the longest of a class adds tokens. A bisection finds the least limit of added tokens in a class that
     gives at most `most` classes.
     """
-    too_small, enough = -1, pairs[0][0] * sum(count for _, count in pairs)
+    longest, _ = pairs[0]
+    too_small, enough = -1, longest * sum(count for _, count in pairs)
     while enough - too_small > 1:
         middle = (too_small + enough) // 2
         if len(_divided(pairs, middle)) <= most:
@@ -30,58 +34,68 @@ def coarse_classes(pairs: Sequence[tuple[int, int]], most: int) -> list[list[tup
     return _divided(pairs, enough)
 
 
-def rounded(parts: Sequence[Sequence[tuple[int, int]]], direction: Literal["up", "down"]) -> list[tuple[int, int]]:
+def _divided(pairs: Sequence[tuple[int, int]], most_added: int) -> list[LengthClass]:
+    """Returns the largest classes of neighbours for which rounding up adds at most `most_added` tokens each."""
+    classes: list[LengthClass] = []
+    longest = added = 0
+    for length, count in pairs:
+        added += count * (longest - length)
+        if not classes or added > most_added:
+            classes.append([])
+            longest, added = length, 0
+        classes[-1].append((length, count))
+    return classes
+
+
+def rounded(classes: Sequence[LengthClass], direction: Literal["up", "down"]) -> list[tuple[int, int]]:
     """Returns (length, count) of each class: its longest ("up") or shortest ("down") length, all its sequences."""
-    index = 0 if direction == "up" else -1
-    return [(part[index][0], sum(count for _, count in part)) for part in parts]
+    at = 0 if direction == "up" else -1
+    return [(members[at][0], sum(count for _, count in members)) for members in classes]
 
 
-def refined(templates: Mapping[Template, int], parts: Sequence[Sequence[tuple[int, int]]]) -> Counter[Template]:
+def refined_prices(prices: Mapping[int, int], classes: Sequence[LengthClass]) -> dict[int, int]:
+    """Returns prices of the lengths themselves, from prices of the shortest of their class."""
+    of_lengths: dict[int, int] = {}
+    for members in classes:
+        shortest, _ = members[-1]
+        if shortest in prices:
+            of_lengths |= {length: prices[shortest] for length, _ in members}
+    return of_lengths
+
+
+def refined(templates: Mapping[Template, int], classes: Sequence[LengthClass]) -> Counter[Template]:
     """Returns a plan of the lengths themselves, from a plan of the lengths rounded up to the longest of their class.
 
     The longest of a class go first. Bins of a template take equal contents as long as the counts allow.
     """
-    left = {part[0][0]: [list(pair) for pair in reversed(part)] for part in parts}  # the longest at the end
-    refined: Counter[Template] = Counter()
+    left = {length: count for members in classes for length, count in members}
+    lengths_of = {members[0][0]: [length for length, _ in reversed(members)] for members in classes}  # the longest last
+    plan: Counter[Template] = Counter()
     for template, multiplicity in canonical_templates(templates):
         copies_of = Counter(template)
         while multiplicity:
-            times = min(multiplicity, *(left[length][-1][1] // copies for length, copies in copies_of.items()))
+            times = min(multiplicity, *(left[lengths_of[top][-1]] // copies for top, copies in copies_of.items()))
             times = max(times, 1)  # 0 if a length's rest is too small for a bin, which then gets two lengths of a class
             content: list[int] = []
-            for length, copies in copies_of.items():
-                content += _taken(left[length], copies, times)
-            refined[tuple(content)] += times
+            for top, copies in copies_of.items():
+                content += _taken(lengths_of[top], left, copies, times)
+            plan[tuple(content)] += times
             multiplicity -= times
-    return refined
+    return plan
 
 
-def _taken(left: list[list[int]], copies: int, times: int) -> list[int]:
-    """Takes `copies` sequences for each of `times` equal bins off `left`; returns the lengths for one bin.
+def _taken(lengths: list[int], left: dict[int, int], copies: int, times: int) -> list[int]:
+    """Takes `copies` sequences of a class for each of `times` equal bins; returns the lengths for one bin.
 
-    `left` has [length, count] of a class by ascending length.
+    `lengths` are those of the class with sequences left, ascending; `left` is the number for each. Both are changed.
     """
-    lengths: list[int] = []
+    content: list[int] = []
     while copies:
-        length, count = left[-1]
-        taken = min(copies, count // times)
-        lengths += [length] * taken
+        longest = lengths[-1]
+        taken = min(copies, left[longest] // times)
+        content += [longest] * taken
         copies -= taken
-        left[-1][1] -= taken * times
-        if not left[-1][1]:
-            left.pop()
-    return lengths
-
-
-def _divided(pairs: Sequence[tuple[int, int]], most_added: int) -> list[list[tuple[int, int]]]:
-    """Returns the largest classes of neighbours for which rounding up adds at most `most_added` tokens each."""
-    parts: list[list[tuple[int, int]]] = []
-    added = most_added + 1
-    for length, count in pairs:
-        if parts:
-            added += count * (parts[-1][0][0] - length)
-        if added > most_added:
-            parts.append([])
-            added = 0
-        parts[-1].append((length, count))
-    return parts
+        left[longest] -= taken * times
+        if not left[longest]:
+            lengths.pop()
+    return content

@@ -75,6 +75,10 @@ _PRIMAL_SIMPLEX = 4
 _DUAL_SIMPLEX = 1
 _MOST_ITERATIONS = 2**31 - 1
 
+_LARGEST_DEMAND = 10**5
+"""Largest demand of a length that the solver gets. Its tolerances are absolute and meant for values near 1, so billions
+of bins are scaled down."""
+
 
 class Master:
     """Minimizes Σ x over columns, x ≥ 0, so that the columns together hold each length at least as often as demanded.
@@ -85,10 +89,13 @@ class Master:
 
     Attributes:
         columns: all known bins, in the order in which they were added.
+        uses: how often the last solution uses each of the `columns` of that time, in units of `scale` bins.
+        scale: number of bins that one unit of `uses` stands for.
     """
 
     def __init__(self, num_rows: int, columns: Iterable[Column]) -> None:
         self.columns: list[Column] = []
+        self.uses: list[float] = []
         self._known: set[Column] = set()
         self._num_rows = num_rows
         self._rows = np.arange(num_rows, dtype=np.int32)
@@ -103,7 +110,7 @@ class Master:
             }
         )
         self._solver.add_demands(np.zeros(num_rows))
-        self._scale = 1
+        self.scale = 1
         self._has_new_demand = True
         self.add(columns)
 
@@ -119,9 +126,8 @@ class Master:
 
     def demand(self, counts: Sequence[int]) -> None:
         """Sets the demand: the number of sequences of each length, [n], in the order of the rows."""
-        # The solver's tolerances are absolute and meant for values near 1, so billions of bins are scaled down.
-        self._scale = max(1, -(-max(counts) // 10**5))
-        lower = np.array([count / self._scale for count in counts])
+        self.scale = max(1, -(-max(counts) // _LARGEST_DEMAND))
+        lower = np.array([count / self.scale for count in counts])
         upper = np.full(self._num_rows, highspy.kHighsInf)
         self._solver.changeRowsBounds(self._num_rows, self._rows, lower, upper)  # type: ignore[attr-defined]
         self._has_new_demand = True
@@ -148,6 +154,7 @@ class Master:
             raise OutOfTimeError
         self._has_new_demand = False
         budget.spend(cost * max(self._solver.getInfo().simplex_iteration_count, 0))
+        self.uses = np.array(self._solver.getSolution().col_value).tolist()
 
     @property
     def prices(self) -> NDArray[np.float64]:
@@ -155,17 +162,6 @@ class Master:
         return np.maximum(np.array(self._solver.getSolution().row_dual), 0.0)
 
     @property
-    def uses(self) -> list[float]:
-        """How often each column is used, in units of `scale`, in the order of `columns`."""
-        values: list[float] = np.array(self._solver.getSolution().col_value).tolist()
-        return values
-
-    @property
-    def scale(self) -> int:
-        """Number of bins that one unit of `uses` stands for."""
-        return self._scale
-
-    @property
     def num_bins(self) -> float:
         """The optimal value with the known columns: a number of bins, not whole."""
-        return float(self._solver.getObjectiveValue()) * self._scale
+        return float(self._solver.getObjectiveValue()) * self.scale

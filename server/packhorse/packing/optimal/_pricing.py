@@ -7,6 +7,7 @@ Shape letters: n distinct lengths, C capacity in tokens.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,21 @@ _STEPS_PER_CALL = 50_000_000
 """Additions between two charges of the budget: about 25 ms."""
 
 
+class _Table(NamedTuple):
+    """The greatest worth of sequences of c tokens together, for c up to C minus the shortest length.
+
+    A bin has one more sequence, so no more tokens are left for the others.
+    """
+
+    most: int
+    """The most sequences; 0 for any number."""
+    worth: NDArray[np.int64]
+    """Worth by c: int64 [C - min(lengths) + 1]."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """The greatest worth of bins at given prices, and the tables from which these bins are read.
-
-    Each table has the greatest worth of sequences of c tokens together, for c up to C minus the shortest length: a bin
-    has one more sequence, so no more tokens are left for the others.
-    """
+    """The greatest worth of bins at given prices, and the tables from which these bins are read."""
 
     lengths: NDArray[np.int64]
     """Lengths in tokens: int64 [n], descending."""
@@ -33,9 +42,9 @@ class Pricing:
     """Price of each length, at least 0: int64 [n]."""
     capacity: int
     """A bin's capacity in tokens."""
-    tables: list[tuple[int, NDArray[np.int64]]]
-    """Pairs (most sequences, table: int64 [C - min(lengths) + 1]). Without a limit that binds there is one pair, with 0
-    for the most sequences. With one, each is made of the one before; the last is for limit - 1 sequences."""
+    tables: list[_Table]
+    """One table for any number of sequences; or, if a limit binds, tables of which each is made of the one before, and
+    the last is for limit - 1 sequences. Empty if a bin has one sequence."""
     worth_with: NDArray[np.int64]
     """For each length, the greatest worth of a bin that holds it: int64 [n]."""
 
@@ -57,19 +66,18 @@ class Pricing:
 
     def _read(self, level: int, rest: int, content: list[int]) -> None:
         """Appends to `content` the indices of the lengths that make up the entry at `rest` of table `level`."""
-        most, table = self.tables[level]
+        most, worth = self.tables[level]
         if most == 0:
-            content.extend(_read_unlimited(table, self.lengths, self.prices, rest).tolist())
-        elif table[rest]:
+            content.extend(_read_unlimited(worth, self.lengths, self.prices, rest).tolist())
+        elif worth[rest]:
             if most == 1:
-                content.append(int(np.flatnonzero((self.lengths <= rest) & (self.prices == table[rest]))[0]))
+                content.append(int(np.flatnonzero((self.lengths <= rest) & (self.prices == worth[rest]))[0]))
                 return
             # The table joins the one before with itself, or with the first, for one sequence: see `_limited`.
-            below, left = self.tables[level - 1]
-            added = most - below
-            other = level - 1 if added == below else 0
-            right = self.tables[other][1]
-            split = int(np.flatnonzero(left[: rest + 1] + right[rest::-1] == table[rest])[0])
+            before = self.tables[level - 1]
+            other = level - 1 if most == 2 * before.most else 0
+            sums = before.worth[: rest + 1] + self.tables[other].worth[rest::-1]
+            split = int(np.flatnonzero(sums == worth[rest])[0])
             self._read(level - 1, split, content)
             self._read(other, rest - split, content)
 
@@ -91,12 +99,11 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
         OutOfWorkError: the budget is spent.
         OutOfTimeError: its deadline passed.
     """
-    rest = capacity - lengths
     limit = min(limit, capacity // int(lengths[-1]))
     if limit == 1:
         return Pricing(lengths=lengths, prices=prices, capacity=capacity, tables=[], worth_with=prices.copy())
     if limit == capacity // int(lengths[-1]):
-        tables = [(0, _unlimited(lengths, prices, capacity, budget))]
+        tables = [_Table(0, _unlimited(lengths, prices, capacity, budget))]
     else:
         tables = _limited(lengths, prices, capacity, limit - 1, budget)
     return Pricing(
@@ -104,7 +111,7 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
         prices=prices,
         capacity=capacity,
         tables=tables,
-        worth_with=prices + tables[-1][1][rest],
+        worth_with=prices + tables[-1].worth[capacity - lengths],
     )
 
 
@@ -124,18 +131,19 @@ def _unlimited(
 
 def _limited(
     lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most: int, budget: Budget
-) -> list[tuple[int, NDArray[np.int64]]]:
-    """Returns the tables that lead from 1 to `most` sequences by doubling and adding one, as the bits of `most` say."""
+) -> list[_Table]:
+    """Returns the tables that lead from 1 to `most` sequences: each bit of `most` doubles, and a bit of 1 adds one."""
     single = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
     fitting = lengths < len(single)
     single[lengths[fitting]] = prices[fitting]
     np.maximum.accumulate(single, out=single)
-    tables = [(1, single)]
-    for bit in bin(most)[3:]:
-        reached, table = tables[-1]
-        tables.append((2 * reached, _joined(table, table, budget)))
+    tables = [_Table(1, single)]
+    for bit in f"{most:b}"[1:]:
+        reached, worth = tables[-1]
+        doubled = _joined(worth, worth, budget)
+        tables.append(_Table(2 * reached, doubled))
         if bit == "1":
-            tables.append((2 * reached + 1, _joined(tables[-1][1], single, budget)))
+            tables.append(_Table(2 * reached + 1, _joined(doubled, single, budget)))
     return tables
 
 

@@ -19,6 +19,8 @@ from packhorse.packing.plan import Template
 
 _NEARLY_WHOLE = 0.75
 """A dive rounds up a use whose fraction is at least this."""
+_ERROR = 1e-6
+"""Errors of the solver in a use, which must not make a whole number a fraction."""
 _STEPS_PER_LENGTH = 100
 """Steps of the budget that filling up a bin costs for each length."""
 _MOST_NODES = 2_000
@@ -118,7 +120,7 @@ def round_down(packed: Packed, columns: Sequence[Column], uses: Sequence[float],
     """
     # The whole part is multiplied as an int: a float would lose the last digits of a large number of bins.
     parts = [(column, floor(use), use - floor(use)) for column, use in zip(columns, uses, strict=False) if use > 0]
-    return sum(packed.use(column, whole * scale + floor(part * scale + 1e-6)) for column, whole, part in parts)
+    return sum(packed.use(column, whole * scale + floor(part * scale + _ERROR)) for column, whole, part in parts)
 
 
 def dive(master: Master, packed: Packed, budget: Budget) -> None:
@@ -142,7 +144,7 @@ def dive(master: Master, packed: Packed, budget: Budget) -> None:
             if not whole:
                 return
             continue
-        parts = sorted(((use - floor(use), j) for j, use in enumerate(uses) if use - floor(use) > 1e-6), reverse=True)
+        parts = sorted(((use - floor(use), j) for j, use in enumerate(uses) if use - floor(use) > _ERROR), reverse=True)
         for rank, (part, j) in enumerate(parts):
             if part < _NEARLY_WHOLE and (whole or rank):
                 break

@@ -28,6 +28,8 @@ _MOST_TO_FILL = 2**28
 """Sequences × bins × words of a bitset up to which all bins are first filled again: it takes a second at most."""
 _STEPS_PER_CALL = 50_000_000
 """Steps between two charges of the budget: less than 0.1 s."""
+_STEPS_PER_SEQUENCE, _STEPS_PER_BIN = 3, 6  # of choosing bins and collecting their sequences
+_STEPS_PER_ITEM, _STEPS_PER_WORD = 80, 8  # of filling a bin: for each item to choose from, and word of its bitset
 _SEED = 0x9E3779B97F4A7C15
 
 
@@ -145,7 +147,7 @@ def _repack(
         num_new, work = _fill(
             lengths[items[:num_items]], capacity, limit, _RANDOM_FIRST, random, label, held[:num_chosen]
         )
-        steps += work + 3 * len(lengths) + 6 * len(tokens)
+        steps += work + _STEPS_PER_SEQUENCE * len(lengths) + _STEPS_PER_BIN * len(tokens)
         after = 0
         for total in held[:num_new]:
             after += total * total
@@ -223,7 +225,8 @@ def _fill(
         length = lengths[rest[first]]
         others = np.concatenate((rest[:first], rest[first + 1 :]))
         beside = fullest_subset(lengths[others], capacity - length, limit - 1)
-        steps += 80 * len(others) + 8 * len(others) * ((capacity - length >> 6) + 1)
+        num_words = (capacity - length >> 6) + 1
+        steps += len(others) * (_STEPS_PER_ITEM + _STEPS_PER_WORD * num_words)
         label[rest[first]] = b
         held[b] = length
         for k in beside:
