@@ -40,14 +40,14 @@ FAULTS = (
     ),
     Fault(
         "split tree: the cell after an offset",
-        "server/packhorse/epoch/sources/_split_tree.py",
+        "server/packhorse/epoch/sources/_split.py",
         "num += stratum + (item < offset)",
         "num += stratum + (item <= offset)",
         "tests/epoch/sources/test_mixture.py",
     ),
     Fault(
         "split tree: a debt that is forgotten",
-        "server/packhorse/epoch/sources/_split_tree.py",
+        "server/packhorse/epoch/sources/_split.py",
         "debt = owed * whole // owed_of",
         "debt = 0 * owed_of",
         "tests/epoch/sources/test_mixture_appended.py",

@@ -153,13 +153,6 @@ def _start_child(stack: ExitStack, command: Sequence[str]) -> "subprocess.Popen[
     return child
 
 
-def _after_fork() -> None:
-    """Releases the locks in the forked process, which has none of its parent's threads and may start its own."""
-    global_compiler_lock.release()  # type: ignore[no-untyped-call]
-    _kernels.thread = None
-    _lock.release()
-
-
 def _before_fork() -> None:
     """Takes both locks before a fork: a lock that another thread held would stay locked in the forked process."""
     _lock.acquire()
@@ -172,4 +165,11 @@ def _in_parent() -> None:
     _lock.release()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_after_fork)
+def _in_child() -> None:
+    """Releases the locks in the forked process, which has none of its parent's threads and may start its own."""
+    global_compiler_lock.release()  # type: ignore[no-untyped-call]
+    _kernels.thread = None
+    _lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

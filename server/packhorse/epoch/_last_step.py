@@ -85,15 +85,16 @@ def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
     tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[items])
     positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
     offsets = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # by slot: first every rank's slot 0
-    missing = offsets[offsets >= num_tail]
-    num_filled = halve_into(members, starts, sizes, tokens, missing)
-    empty, filled = missing[num_filled:], offsets[sizes[offsets] > 0][::-1]
-    # Where bins stay empty: the last filled one moves to the first empty one, as long as that is in an earlier slot.
-    pairs = min(len(empty), len(filled))
-    moves = int((filled[:pairs] % stretch.batch_size > empty[:pairs] % stretch.batch_size).sum())
-    old, new = filled[:moves], empty[:moves]
+    added = offsets[offsets >= num_tail]
+    num_filled = halve_into(members, starts, sizes, tokens, added)
+    # If bins stay empty, the last filled one moves to the first empty one, as long as that is in an earlier slot.
+    empty, filled = added[num_filled:], offsets[sizes[offsets] > 0][::-1]
+    num_pairs = min(len(empty), len(filled))
+    num_moved = int((filled[:num_pairs] % stretch.batch_size > empty[:num_pairs] % stretch.batch_size).sum())
+    old, new = filled[:num_moved], empty[:num_moved]
     for values in (starts, sizes, positions):
         values[new], values[old] = values[old], values[new]
+    # From items to their sequences: `order` has the index in `tail` of each sequence of the new bins.
     item_order, item_ends = laid_end_to_end(members, starts, sizes)
     item_sizes = np.diff(items)[item_order]
     bounds = np.concatenate(([0], np.cumsum(item_sizes)))

@@ -69,7 +69,7 @@ class Assignment:
         self._num_full_bins = topology.num_left(source.num_bins) - num_tail
         self._fills_long = num_tail * source.max_sequences_per_bin > _FEW_SEQUENCES
         self._key = derive_key(seed, epoch, "balance")
-        self._arranging = threading.RLock()  # held while a thread computes what all ranks share
+        self._computing = threading.RLock()  # held while a thread computes what all ranks share
         self._filled_step: FilledStep | None = None
         self._chunks: BoundedCache[int, _Chunk] = BoundedCache(_MOST_BINS, size_of=lambda chunk: chunk.offsets.size)
 
@@ -87,7 +87,7 @@ class Assignment:
         is_filled = offsets >= num_full
         if not is_filled.any():
             return self.source.bins(self.topology.start_position + offsets)
-        filled = self._filled.bins.take(offsets[is_filled] - num_full)
+        filled = self._filled().bins.take(offsets[is_filled] - num_full)
         if is_filled.all():
             return filled
         both = joined((self.source.bins(self.topology.start_position + offsets[~is_filled]), filled))
@@ -118,9 +118,9 @@ class Assignment:
         """
         for stretch, of_chunk in self._not_arranged(steps):
             if of_chunk.stop > self._num_full_steps:
-                _ = self._filled
+                self._filled()
             if stretch is not None:
-                self._remembered(stretch, of_chunk)
+                self._chunk_of(stretch, of_chunk)
             yield
 
     def _not_arranged(self, steps: range) -> Iterator[tuple[Stretch | None, range]]:
@@ -159,7 +159,7 @@ class Assignment:
                 offsets[in_tail] = -1
             elif topology.remainder is RemainderPolicy.SPREAD:
                 first = self._num_full_bins
-                where, index_in_bin[in_tail] = self._filled.find(offsets[in_tail] - first, index_in_bin[in_tail])
+                where, index_in_bin[in_tail] = self._filled().find(offsets[in_tail] - first, index_in_bin[in_tail])
                 offsets[in_tail] = first + where
         is_there = offsets >= 0
         if topology.balance is not Balance.NONE:
@@ -174,10 +174,9 @@ class Assignment:
         ranks, slots = np.divmod(offsets, per_rank)
         return StreamLocations(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
 
-    @property
     def _filled(self) -> FilledStep:
-        """The last step, filled once for all ranks."""
-        with self._arranging:
+        """Returns the last step, filled once for all ranks."""
+        with self._computing:
             if self._filled_step is None:
                 self._filled_step = fill_last_step(self.source, self.topology)
             return self._filled_step
@@ -224,7 +223,7 @@ class Assignment:
     def _chunk(self, step: int) -> "_Chunk":
         """Returns the chunk that a step is in."""
         number = self.topology.stretch_number(step)
-        return self._remembered(self.topology.stretches[number], self._steps_of_chunk(number, step))
+        return self._chunk_of(self.topology.stretches[number], self._steps_of_chunk(number, step))
 
     def _steps_of_chunk(self, number: int, step: int) -> range:
         """Returns the steps of the chunk that a step is in; the step is in the stretch with this number.
@@ -243,21 +242,21 @@ class Assignment:
         first = begin + (step - begin) // per_chunk * per_chunk
         return range(first, min(first + per_chunk, whole))
 
-    def _remembered(self, stretch: Stretch, steps: range) -> "_Chunk":
-        """Returns the chunk with the given steps, and computes it if it is not remembered."""
+    def _chunk_of(self, stretch: Stretch, steps: range) -> "_Chunk":
+        """Returns the chunk with the given steps of a stretch, and computes it if it is not remembered."""
         if (chunk := self._chunks.find(steps.start)) is not None:
             return chunk
-        with self._arranging:  # the streams of other ranks need the same chunk, and wait for this thread
-            return self._chunks.get(steps.start, lambda: self._arranged(stretch, steps))
+        with self._computing:  # the streams of other ranks need the same chunk, and wait for this thread
+            return self._chunks.get(steps.start, lambda: self._computed(stretch, steps))
 
-    def _arranged(self, stretch: Stretch, steps: range) -> "_Chunk":
+    def _computed(self, stretch: Stretch, steps: range) -> "_Chunk":
         """Computes the chunk with the given steps of a stretch: whole optimizer steps, or the last one."""
         topology = self.topology
         begin, end = (stretch.offset_of(min(each, self._num_full_steps)) for each in (steps.start, steps.stop))
         positions = np.arange(topology.start_position + begin, topology.start_position + end)
         costs = self.source.costs(positions, topology.cost_linear)
         if steps.stop > self._num_full_steps:
-            costs = np.concatenate((costs, self._filled.bins.costs(topology.cost_linear)))
+            costs = np.concatenate((costs, self._filled().bins.costs(topology.cost_linear)))
         per_optimizer_step = min(topology.steps_per_optimizer_step, len(steps))
         costs = costs.reshape(-1, per_optimizer_step * stretch.bins_per_step)
         begins = begin + np.arange(len(costs)) * per_optimizer_step * stretch.bins_per_step

@@ -155,7 +155,6 @@ def _deal(costs: Any, dealt: Any) -> None:
 
 @kernel_part
 def _reverse(sums: Any, shares: Any) -> None:
-    """Reverses the order of shares, in place."""
     num = len(shares)
     for i in range(num // 2):
         sums[i], sums[num - 1 - i] = sums[num - 1 - i], sums[i]

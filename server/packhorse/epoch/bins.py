@@ -115,7 +115,7 @@ class Bins:
         )
 
     def sequences(self, which: NDArray[np.int64]) -> dict[str, Any]:
-        """Returns the ids, lengths and optional columns of some sequences, by field name: [M] each, or None as here.
+        """Returns the fields of some sequences: field name → its values for them, [M], or None if it is None here.
 
         Args:
             which: int64 [M], indices into `ids`.
@@ -141,18 +141,20 @@ def joined(parts: Sequence[Bins]) -> Bins:
     if len(parts) == 1:
         return parts[0]
 
-    def column(name: str, missing: np.generic, sizes: list[int]) -> NDArray[Any] | None:
-        """Joins an optional field; a part without it, of the given size, gets the value `missing`."""
-        own = [getattr(part, name) for part in parts]
-        if all(each is None for each in own):
+    def column(name: str, default: np.generic, sizes: list[int]) -> NDArray[Any] | None:
+        """Joins an optional field; a part without it, of the given size, gets the value `default`."""
+        values = [getattr(part, name) for part in parts]
+        if all(each is None for each in values):
             return None
-        filled = [np.full(size, missing) if each is None else each for each, size in zip(own, sizes, strict=True)]
+        filled = [np.full(size, default) if each is None else each for each, size in zip(values, sizes, strict=True)]
         return np.concatenate(filled)
 
     num_bins, num_sequences = [len(part) for part in parts], [len(part.ids) for part in parts]
     starts = np.cumsum([0, *num_sequences])
-    optional: dict[str, Any] = {name: column(name, each, num_sequences) for name, each in SEQUENCE_COLUMNS.items()}
-    optional |= {name: column(name, each, num_bins) for name, each in _BIN_COLUMNS.items()}
+    optional: dict[str, Any] = {
+        name: column(name, default, num_sequences) for name, default in SEQUENCE_COLUMNS.items()
+    }
+    optional |= {name: column(name, default, num_bins) for name, default in _BIN_COLUMNS.items()}
     return Bins(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),

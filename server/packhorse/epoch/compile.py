@@ -31,30 +31,25 @@ def compile_kernels(*, wide: bool = False) -> None:
     Args:
         wide: whether to compile them for plans with wide tables (`PlanIndex.is_wide`) too, which few datasets have.
     """
-    for is_wide in (False, True) if wide else (False,):
-        _compile_first(wide=is_wide)
-        _compile(_plan(wide=is_wide))
+    plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)  # one bin with two sequences
+    for each in (plan, plan.widened()) if wide else (plan,):
+        _compile_first(each)
+        _compile_rest(each)
 
 
-def _compile_first(*, wide: bool) -> None:
+def _compile_first(plan: PlanIndex) -> None:
     """Compiles what every stream of bins needs: finding bins, and drawing their ids.
 
     A plan with wide tables may be drawn with 32 or with 64 bits, others with 32 only.
     """
-    for draws_64_bits in (False, True) if wide else (False,):
-        view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=draws_64_bits)
+    for draws_64_bits in (False, True) if plan.is_wide else (False,):
+        view = EpochView(plan, np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=draws_64_bits)
         columns = {"ids": np.empty(2, np.uint32), "lengths": np.empty(2, np.int32)}
         view.find(_FIRST_POSITION, Outline.of(1))
         view.draw(_FIRST_POSITION, _FIRST_POSITION, np.array([0, 2]), columns)
 
 
-def _plan(*, wide: bool) -> PlanIndex:
-    """Returns a plan of one bin with two sequences."""
-    plan = PlanIndex.build({(1, 1): 1}, {1: 2}, 2)
-    return plan.widened() if wide else plan
-
-
-def _compile(plan: PlanIndex) -> None:
+def _compile_rest(plan: PlanIndex) -> None:
     """Compiles the other loops, the most often needed ones first."""
     pools: list[PoolArray] = [np.arange(2, dtype=np.uint32), np.arange(2, dtype=np.int64)]
     views = [EpochView(plan, pool, seed=0, epoch=0) for pool in pools]

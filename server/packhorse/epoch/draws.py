@@ -15,6 +15,7 @@ from packhorse.epoch.permutation import (
     FORM,
     KEYS,
     OFFSET,
+    ROUNDS,
     SIZE,
     SMALL,
     TINY,
@@ -39,9 +40,8 @@ MOST_IN_NARROW_WORDS = 2**31
 
 _CHECKED_AT_ONCE = np.uint64(16)  # a divisor of BLOCK
 _LAST = np.uint64(BLOCK - 1)
-_ROUNDS = 6
 _U0, _U1, _U32 = np.uint64(0), np.uint64(1), np.uint64(32)
-_0, _1, _6 = np.uint32(0), np.uint32(1), np.uint32(_ROUNDS)
+_0, _1, _ROUNDS = np.uint32(0), np.uint32(1), np.uint32(ROUNDS)
 
 # A block is one array, uint32 [6 * BLOCK], of six parts that begin at these indices: line and column of each value, and
 # the parameters of its permutation. In one array the compiler knows how far apart the parts are.
@@ -95,8 +95,8 @@ class Draws(NamedTuple):
     """
     passes: Any
     """Number of the pass (six rounds) that each value has had last: uint32 [BLOCK]."""
-    still: Any
-    """Indices of the values that still need passes: uint64 [BLOCK]."""
+    unfinished: Any
+    """Indices of the values that need more passes: uint64 [BLOCK]."""
 
 
 @inlined
@@ -136,32 +136,32 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     are collected at the front of the block and go through the same loops again. They are rare, so _CHECKED_AT_ONCE
     values are checked together. The draws are overwritten.
     """
-    block, words, passes, still = draws
+    block, words, passes, unfinished = draws
     for s in range(num):
         _set_value(block, s, words[_VALUES + s])
-    _six_rounds_each(block, num, _ROUNDS)
+    _six_rounds_each(block, num, ROUNDS)
     for s in range(num):
         words[_VALUES + s] = _value(block, s)
     # If the first, middle and last permutation are small, most of the block's probably are.
     middle, last, least = num >> _U1, (num - _U1) & _LAST, SMALL
     if (words[_SIZES] < SMALL) & (words[_SIZES + middle] < SMALL) & (words[_SIZES + last] < SMALL):
-        _six_more_where_small(block, words, passes, num)  # most of them will be
+        _six_more_where_small(block, words, passes, num)
         least = TINY
-    num_still = _collect(words, passes, still, num, least)
-    for i in range(num_still):
-        s = still[i]
+    num_unfinished = _collect(words, passes, unfinished, num, least)
+    for i in range(num_unfinished):
+        s = unfinished[i]
         passes[s] = _move(block, i, s, passes[s], words[_SIZES + s])
-    while num_still:
-        _six_rounds_each(block, num_still, _ROUNDS)
+    while num_unfinished:
+        _six_rounds_each(block, num_unfinished, ROUNDS)
         num_left = _U0  # values that need passes yet again
-        for i in range(num_still):
-            s = still[i]
+        for i in range(num_unfinished):
+            s = unfinished[i]
             words[_VALUES + s] = _value(block, i)
             is_last = passes[s] >= extra_passes(words[_SIZES + s])
             passes[s] = _move(block, num_left, i, passes[s], words[_SIZES + s])
-            still[num_left] = s
+            unfinished[num_left] = s
             num_left += np.uint64((not is_last) | (words[_VALUES + s] >= words[_SIZES + s]))
-        num_still = num_left
+        num_unfinished = num_left
     for s in range(num):
         entries[s] = words[_VALUES + s] + words[_OFFSETS + s]
 
@@ -174,20 +174,20 @@ def _six_more_where_small(block: Any, words: Any, passes: Any, num: Any) -> None
     """
     for s in range(num):
         passes[s] = np.uint32(words[_SIZES + s] < SMALL)
-        block[_KEYS + s] = round_key(block[_KEYS + s], block[_STEPS + s], _6 * passes[s])
-    _six_rounds_each(block, num, _ROUNDS)
+        block[_KEYS + s] = round_key(block[_KEYS + s], block[_STEPS + s], _ROUNDS * passes[s])
+    _six_rounds_each(block, num, ROUNDS)
     for s in range(num):
         words[_VALUES + s] = _value(block, s) if passes[s] else words[_VALUES + s]
         _set_value(block, s, words[_VALUES + s])
 
 
 @inlined
-def _collect(words: Any, passes: Any, still: Any, num: Any, least: Any) -> Any:
-    """Writes the indices and the last pass of the values that need more passes; returns the number of values.
+def _collect(words: Any, passes: Any, unfinished: Any, num: Any, least: Any) -> Any:
+    """Writes to `unfinished` and `passes` which values need more passes; returns the number of these values.
 
     Permutations of size `least` or more have had all their passes, so only their values beyond size need more.
     """
-    num_still = _U0
+    num_unfinished = _U0
     for first in range(_U0, num, _CHECKED_AT_ONCE):
         is_any = False
         for i in range(_CHECKED_AT_ONCE):
@@ -197,24 +197,24 @@ def _collect(words: Any, passes: Any, still: Any, num: Any, least: Any) -> Any:
             for s in range(first, min(first + _CHECKED_AT_ONCE, num)):
                 size = words[_SIZES + s]
                 passes[s] = np.uint32((size < SMALL) & (least != SMALL))
-                still[num_still] = s
-                num_still += np.uint64((size < least) | (words[_VALUES + s] >= size))
-    return num_still
+                unfinished[num_unfinished] = s
+                num_unfinished += np.uint64((size < least) | (words[_VALUES + s] >= size))
+    return num_unfinished
 
 
 @kernel_part
-def _move(block: Any, to: Any, s: Any, which: Any, size: Any) -> Any:
-    """Copies the value at index s of a block to index `to`, with the key of its next pass; returns the pass's number.
+def _move(block: Any, to: Any, s: Any, last_pass: Any, size: Any) -> Any:
+    """Copies the value at index s of a block to index `to`, with the key of its next pass; returns this pass's number.
 
-    `which` is the pass that it has had last; `size` is that of its permutation.
+    `last_pass` is the pass that the value has had last; `size` is the size of its permutation.
     """
-    following = which + _1 if which < extra_passes(size) else _0
+    next_pass = last_pass + _1 if last_pass < extra_passes(size) else _0
     block[_LINES + to], block[_COLUMNS + to] = block[_LINES + s], block[_COLUMNS + s]
     block[_SHIFTS + to], block[_NUM_LINES + to] = block[_SHIFTS + s], block[_NUM_LINES + s]
     step = block[_STEPS + s]
     block[_STEPS + to] = step
-    block[_KEYS + to] = round_key(block[_KEYS + s], step, _6 * np.uint32(following - which))
-    return np.uint32(following)
+    block[_KEYS + to] = round_key(block[_KEYS + s], step, _ROUNDS * np.uint32(next_pass - last_pass))
+    return np.uint32(next_pass)
 
 
 def _permute_positions(row: Any, positions: Any, out: Any) -> None:
@@ -233,9 +233,9 @@ def permute_positions(row: Any, positions: Any, out: Any) -> None:
         num = np.uint64(min(BLOCK, len(positions) - first))
         for s in range(num):
             _set_value(block, s, np.uint64(positions[first + s]))
-        for which in range(extra_passes(row[SIZE]) + 1):
+        for pass_number in range(extra_passes(row[SIZE]) + 1):
             for s in range(num):
-                block[_KEYS + s] = round_key(key, step, 6 * which)
-            _six_rounds_each(block, num, _ROUNDS)
+                block[_KEYS + s] = round_key(key, step, ROUNDS * pass_number)
+            _six_rounds_each(block, num, ROUNDS)
         for s in range(num):
             out[first + s] = np.int64(walked(row, _value(block, s)))

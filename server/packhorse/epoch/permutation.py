@@ -33,6 +33,10 @@ SMALL, TINY = np.uint64(4096), np.uint64(16)
 MAX_SIZE = 2**62
 """Largest size whose halves fit 32 bits."""
 
+ROUNDS = 6
+"""Rounds of a pass."""
+_EXTRA_IF_SMALL, _EXTRA_IF_TINY = 1, 4  # passes after the first
+
 # Columns of a parameter row, uint64 [ROW_WIDTH]: all that a permutation of one size under one key needs.
 SIZE, OFFSET = 0, 1  # OFFSET is not used here; the kernels of a plan keep a pool's start in it
 FORM = 2  # low 32 bits: 31 - half_bits, which is called the shift; high 32 bits: the number of lines
@@ -176,24 +180,24 @@ def cell_at(line: Any, column: Any, shift: Any) -> Any:
 
 
 @inlined
-def _six_rounds(row: Any, x: Any, which: Any) -> Any:
-    """Returns a value after the six rounds of a pass, `which`, under a parameter row."""
+def _six_rounds(row: Any, x: Any, pass_number: Any) -> Any:
+    """Returns a value after the rounds of a pass, under a parameter row."""
     shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
     key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)
     line, column = line_of(x, shift), column_of(x, shift)
-    for number in range(6 * which, 6 * which + 6, 2):
+    for number in range(ROUNDS * pass_number, ROUNDS * (pass_number + 1), 2):
         line = rotated(line, rotation_of(column, round_key(key, step, number), num_lines), num_lines)
         column ^= flipped(line, round_key(key, step, number + 1), shift)
     return cell_at(line, column, shift)
 
 
 @inlined
-def _undo_six_rounds(row: Any, y: Any, which: Any) -> Any:
+def _undo_six_rounds(row: Any, y: Any, pass_number: Any) -> Any:
     """Returns the value from which `_six_rounds` makes y."""
     shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
     key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)
     line, column = line_of(y, shift), column_of(y, shift)
-    for number in range(6 * which + 4, 6 * which - 1, -2):
+    for number in range(ROUNDS * (pass_number + 1) - 2, ROUNDS * pass_number - 1, -2):
         column ^= flipped(line, round_key(key, step, number + 1), shift)
         rotation = rotation_of(column, round_key(key, step, number), num_lines)
         line = rotated(line, np.uint32(num_lines - rotation), num_lines)
@@ -202,17 +206,17 @@ def _undo_six_rounds(row: Any, y: Any, which: Any) -> Any:
 
 @inlined
 def extra_passes(size: Any) -> Any:
-    """Returns the number of passes after the first: 0, 1 or 4, by size."""
+    """Returns the number of passes after the first, by size."""
     if size >= SMALL:
         return 0
-    return 1 if size >= TINY else 4
+    return _EXTRA_IF_SMALL if size >= TINY else _EXTRA_IF_TINY
 
 
 @inlined  # as a call it would nearly triple the time of finding bins, for whose values `walked` rarely needs it
 def _all_rounds(row: Any, x: Any) -> Any:
     """Returns a value after all its passes, which may be at or beyond size."""
-    for which in range(extra_passes(row[SIZE]) + 1):
-        x = _six_rounds(row, x, which)
+    for pass_number in range(extra_passes(row[SIZE]) + 1):
+        x = _six_rounds(row, x, pass_number)
     return x
 
 
@@ -237,39 +241,40 @@ def forward(row: Any, x: Any) -> Any:
 def backward(row: Any, y: Any) -> Any:
     """Returns σ⁻¹(y) under a parameter row; it undoes `forward`."""
     while True:
-        for which in range(extra_passes(row[SIZE]), -1, -1):
-            y = _undo_six_rounds(row, y, which)
+        for pass_number in range(extra_passes(row[SIZE]), -1, -1):
+            y = _undo_six_rounds(row, y, pass_number)
         if y < row[SIZE]:
             return y
 
 
 def permuted(rows: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Returns σ(values), computed in NumPy: [n]. `rows` is a parameter row, or one for each value: [n, ROW_WIDTH]."""
-    return _walked(rows, values, plain_form(_six_rounds), range(5))
+    return _walked(rows, values, plain_form(_six_rounds), range(_EXTRA_IF_TINY + 1))
 
 
 def unpermuted(rows: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Returns σ⁻¹(values), computed in NumPy; arguments as for `permuted`."""
-    return _walked(rows, values, plain_form(_undo_six_rounds), range(4, -1, -1))
+    return _walked(rows, values, plain_form(_undo_six_rounds), range(_EXTRA_IF_TINY, -1, -1))
 
 
-def _walked(rows: Any, values: Any, six: Any, order: range) -> Any:
+def _walked(rows: Any, values: Any, one_pass: Any, order: range) -> Any:
     """Takes values through all their passes, again and again until each is below its size.
 
     Args:
         rows: as for `permuted`.
         values: as for `permuted`.
-        six: takes values through one pass, or back.
+        one_pass: takes values through a pass, or back.
         order: numbers of the passes in the order in which they are taken; a value skips those that it does not have.
     """
     rows = np.broadcast_to(rows, (len(values), ROW_WIDTH))
-    passes = np.where(rows[:, SIZE] >= SMALL, 0, np.where(rows[:, SIZE] >= TINY, 1, 4))  # as `extra_passes`
+    sizes = rows[:, SIZE]
+    extra = np.where(sizes >= SMALL, 0, np.where(sizes >= TINY, _EXTRA_IF_SMALL, _EXTRA_IF_TINY))  # as `extra_passes`
     out, left = values.copy(), np.arange(len(values))
     while len(left):
-        for number in order:
-            ours = left[passes[left] >= number]
-            out[ours] = six(rows[ours].T, out[ours], number)
-        left = left[out[left] >= rows[left, SIZE]]
+        for pass_number in order:
+            ours = left[extra[left] >= pass_number]
+            out[ours] = one_pass(rows[ours].T, out[ours], pass_number)
+        left = left[out[left] >= sizes[left]]
     return out
 
 

@@ -1,7 +1,8 @@
 """A plan laid out as tables, so that any bin's template, cost and draws are found without a search through the plan.
 
 Owns the tables that depend only on the plan (not on seed or epoch), and the check that the plan uses every sequence
-exactly once. Leaves seeds and keys to `sources.prepared`, and the loops that read the tables to `plan_kernels`.
+exactly once. Leaves seeds and keys to `sources.prepared`, and the loops that read the tables to `plan_kernels`
+and `locating_kernels`.
 
 A repeat is the slots of one length in a template: (5, 5, 3) has the repeats 5 × 2 and 3 × 1.
 

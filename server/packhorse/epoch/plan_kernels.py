@@ -1,8 +1,8 @@
-"""The compiled loops over a plan: from bins to their ids, and from ids back to positions.
+"""The compiled loops over a plan that lead from bins to their ids; `EpochView` runs them without the GIL.
 
-Owns the loops that `EpochView` runs without the GIL, and `Column`, one type for arrays of 32 and of 64 bits, so that a
-kernel is compiled once for both. Leaves the plan's tables, which these loops read, to `plan_index`, and permuting draws
-to `draws`.
+Owns these loops, and `Column`, one type for arrays of 32 and of 64 bits, so that a kernel is compiled once for both.
+Leaves the plan's tables, which these loops read, to `plan_index`, permuting draws to `draws`, and the way back from ids
+to positions to `locating_kernels`.
 
 A function that `kernel_or` gets as its argument, such as `_find_bins_plainly`, is the kernel's plain form: it does the
 same in NumPy until the kernel is compiled.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packhorse.compiling import inlined, kernel_or, kernel_part
 from packhorse.epoch.bins import read_only
 from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, set_draws
-from packhorse.epoch.permutation import OFFSET, ROW_WIDTH, SIZE, backward, permuted, unpermuted
+from packhorse.epoch.permutation import OFFSET, ROW_WIDTH, SIZE, permuted
 from packhorse.epoch.vector_instructions import LANES, fill_lanes, prefetch
 
 _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
@@ -118,7 +118,6 @@ def find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
 def _find_bins_plainly(
     tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
 ) -> Any:
-    """Does the same as `find_bins`, in NumPy."""
     templates = _templates_of(tables, copy_out)
     template_out[:] = templates
     copy_out -= tables.first_bin[templates]
@@ -184,12 +183,12 @@ def _draw_ids_plainly(
     lengths_out: Any,
     first_tokens_out: Any,
 ) -> Any:
-    """Does the same as `draw_ids`, in NumPy: bins → repeats → draws → entries of the pool."""
+    # bins → repeats → draws → entries of the pool
     begins, ends = (tables.first_repeat[templates + at].astype(np.int64) for at in (0, 1))
-    repeats, which = _ranges(begins, ends - begins)
+    repeats, which = ranges(begins, ends - begins)
     num = tables.repeat_copies[repeats].astype(np.int64)
     firsts = tables.repeat_first_draw[repeats].astype(np.int64) + copies[which] * num
-    draws, which = _ranges(firsts, num)
+    draws, which = ranges(firsts, num)
     rows = pool_rows[tables.repeat_length[repeats][which]]
     entries = permuted(rows, draws.astype(np.uint64)) + rows[:, OFFSET]
     lengths = tables.lengths[tables.repeat_length[repeats]][which]
@@ -202,7 +201,7 @@ def _draw_ids_plainly(
     return int(lengths.sum(dtype=np.int64)), 0
 
 
-def _ranges(firsts: Any, sizes: Any) -> Any:
+def ranges(firsts: Any, sizes: Any) -> Any:
     """Returns the ranges firsts[i], firsts[i] + 1, … of sizes[i] numbers each, end to end; and the i of each number."""
     which = np.repeat(np.arange(len(sizes)), sizes)
     return np.arange(len(which)) + (firsts - np.cumsum(sizes) + sizes)[which], which
@@ -292,163 +291,3 @@ def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
     """Copies the first `num` lengths of a block into the output, from `begin` on."""
     for i in range(num):
         lengths_out[begin + i] = lengths[i]
-
-
-def _find_entries_plainly(
-    tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
-) -> int:
-    """Does the same as `find_entries`, in NumPy."""
-    lows, highs = np.empty((2, len(tables.counts), len(wanted)), np.int64)
-    for i, (begin, num) in enumerate(zip(tables.pool_starts.tolist(), tables.counts.tolist(), strict=True)):
-        of_length = pool[begin : begin + num]
-        lows[i] = begin + np.searchsorted(of_length, wanted, side="left")
-        highs[i] = begin + np.searchsorted(of_length, wanted, side="right")
-    which, length_index = np.nonzero((highs > lows).T)
-    lows, nums = lows[length_index, which], (highs - lows)[length_index, which]
-    if not has_pieces:
-        which, first = np.unique(which, return_index=True)
-        length_index, lows, nums = length_index[first], lows[first], np.ones(len(first), np.int64)
-    entries, row = _ranges(lows, nums)
-    missing = np.setdiff1d(np.arange(len(wanted)), which)
-    whiches = np.concatenate((which[row], missing))
-    order = np.argsort(whiches, kind="stable")
-    nowhere = np.full(len(missing), -1)
-    rows = (whiches, np.concatenate((length_index[row], nowhere)), np.concatenate((entries, nowhere)))
-    for out, values in zip((which_out, length_index_out, entry_out), rows, strict=True):
-        out[: len(order)] = values[order][: len(out)]
-    return len(order)
-
-
-@kernel_or(_find_entries_plainly)
-def find_entries(
-    tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
-) -> int:
-    """Finds ids in the pool, by bisection among the ids of each length.
-
-    Every wanted id has a row, or several if the pool has pieces, in the order of `wanted`. A row is (index into
-    `wanted`, index into lengths, index into the pool); the last two are -1 if the dataset lacks the id.
-
-    Args:
-        tables: `PlanIndex.tables`.
-        pool: ids ascending by (length, id).
-        wanted: ids: int64 [n].
-        has_pieces: whether an id may come several times.
-        which_out: receives the rows' first numbers: int64 [rows that fit].
-        length_index_out: receives their second numbers.
-        entry_out: receives their third numbers.
-
-    Returns:
-        The number of rows; rows beyond the arrays' size are only counted.
-    """
-    num_rows = 0
-    for w in range(len(wanted)):
-        before = num_rows
-        for length_index in range(len(tables.counts)):
-            low = tables.pool_starts[length_index]
-            end = low + tables.counts[length_index]
-            high = end
-            while low < high:
-                middle = (low + high) >> 1
-                if np.int64(pool[middle]) < wanted[w]:
-                    low = middle + 1
-                else:
-                    high = middle
-            while low < end and np.int64(pool[low]) == wanted[w]:
-                if num_rows < len(which_out):
-                    which_out[num_rows] = w
-                    length_index_out[num_rows] = length_index
-                    entry_out[num_rows] = low
-                num_rows += 1
-                low += 1
-                if not has_pieces:
-                    break
-            if num_rows > before and not has_pieces:
-                break
-        if num_rows == before:
-            if num_rows < len(which_out):
-                which_out[num_rows] = w
-                length_index_out[num_rows] = -1
-                entry_out[num_rows] = -1
-            num_rows += 1
-    return num_rows
-
-
-def _locate_entries_plainly(
-    tables: Any,
-    repeats: Any,
-    pool_rows: Any,
-    bin_row: Any,
-    length_indices: Any,
-    entries: Any,
-    position_out: Any,
-    index_in_bin_out: Any,
-) -> None:
-    """Does the same as `locate_entries`, in NumPy."""
-    (found,) = np.nonzero(entries >= 0)
-    lengths = length_indices[found]
-    draws = unpermuted(pool_rows[lengths], (entries[found] - tables.pool_starts[lengths]).astype(np.uint64))
-    which = np.empty(len(found), np.int64)
-    for length_index in np.unique(lengths).tolist():
-        ours = np.flatnonzero(lengths == length_index)
-        own = slice(repeats.first_by_length[length_index], repeats.first_by_length[length_index + 1])
-        of_length = repeats.repeats_by_length[own]
-        firsts = tables.repeat_first_draw[of_length]
-        which[ours] = of_length[np.searchsorted(firsts, draws[ours].astype(np.int64), side="right") - 1]
-    templates, copies = repeats.repeat_template[which], tables.repeat_copies[which].astype(np.int64)
-    ahead = draws.astype(np.int64) - tables.repeat_first_draw[which]
-    before = np.concatenate(([0], np.cumsum(tables.repeat_copies, dtype=np.int64)))
-    index_in_bin_out[found] = ahead % copies + before[which] - before[tables.first_repeat[templates]]
-    bins = tables.first_bin[templates] + ahead // copies
-    position_out[found] = unpermuted(bin_row, bins.astype(np.uint64)).astype(np.int64)
-
-
-@kernel_or(_locate_entries_plainly)
-def locate_entries(
-    tables: Any,
-    repeats: Any,
-    pool_rows: Any,
-    bin_row: Any,
-    length_indices: Any,
-    entries: Any,
-    position_out: Any,
-    index_in_bin_out: Any,
-) -> None:
-    """Finds the position, and the index in its bin, of entries of the pool; an entry of -1 is left out.
-
-    From an entry follows its draw, by the inverse permutation; from the draw its repeat, by bisection among the repeats
-    of its length; from these its bin; and from the bin its position.
-
-    Args:
-        tables: `PlanIndex.tables`.
-        repeats: `PlanIndex.repeat_tables`.
-        pool_rows: a parameter row for each length: uint64 [D, ROW_WIDTH].
-        bin_row: the parameter row of the bins.
-        length_indices: index into lengths of each entry: int64 [n].
-        entries: indices into the pool: int64 [n].
-        position_out: receives positions: int64 [n].
-        index_in_bin_out: receives indices in the bins: int64 [n].
-    """
-    for e in range(len(entries)):
-        if entries[e] < 0:
-            continue
-        length_index = length_indices[e]
-        row = pool_rows[length_index]
-        draw = np.int64(backward(row, np.uint64(entries[e] - tables.pool_starts[length_index])))
-        first = repeats.first_by_length[length_index]
-        last = repeats.first_by_length[length_index + 1] - 1
-        while first < last:
-            middle = (first + last + 1) >> 1
-            if tables.repeat_first_draw[repeats.repeats_by_length[middle]] <= draw:
-                first = middle
-            else:
-                last = middle - 1
-        repeat = repeats.repeats_by_length[first]
-        template = repeats.repeat_template[repeat]
-        ahead = draw - tables.repeat_first_draw[repeat]
-        index_in_bin = ahead % tables.repeat_copies[repeat]
-        for earlier in range(tables.first_repeat[template], repeat):
-            index_in_bin += tables.repeat_copies[earlier]
-        index_in_bin_out[e] = index_in_bin
-        position_out[e] = np.int64(
-            backward(bin_row, np.uint64(tables.first_bin[template] + ahead // tables.repeat_copies[repeat]))
-        )

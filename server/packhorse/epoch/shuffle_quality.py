@@ -13,9 +13,10 @@ from packhorse.epoch.bins import PoolArray
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.sources.windows import WindowedView
 
-BYTES_PER_TOKEN = 4
-PAGE_BYTES = 4096
+BYTES_PER_TOKEN = 4  # of a corpus of uint32 tokens
+PAGE_BYTES = 4096  # of the page cache
 NEAR = 0.01  # positions that differ by at most this share of an epoch count as near
+_RETURNED = 0.01  # share of the sequences that have come again after `return_epochs`
 _CELLS = 16  # parts of the corpus, and of the epoch, for the chi-square statistic
 _BINS_AT_ONCE = 1 << 16
 
@@ -65,21 +66,21 @@ def shuffle_quality(
         WindowedView(plan, pool, seed=seed, epoch=epoch, num_windows=num_windows, first_tokens=first_tokens)
         for epoch in (0, 1)
     )
-    plain = WindowedView(plan, pool, seed=seed, epoch=0, num_windows=1, first_tokens=first_tokens)
-    positions, sizes = _in_corpus_order(first)
+    unwindowed = WindowedView(plan, pool, seed=seed, epoch=0, num_windows=1, first_tokens=first_tokens)
+    positions, lengths = _in_corpus_order(first)
     again, _ = _in_corpus_order(second)
     num_bins = plan.num_bins
     gaps = (num_bins - positions + again) / num_bins
-    parts = np.searchsorted(first.window_starts, positions, side="right")
-    plain_positions, _ = _in_corpus_order(plain)
+    windows = np.searchsorted(first.window_starts, positions, side="right")
+    global_positions, _ = _in_corpus_order(unwindowed)
     # Of random pairs, a share of 2 · NEAR - NEAR² is near.
     return ShuffleQuality(
         num_windows=num_windows,
         chi_square=_chi_square(positions, num_bins),
         neighbours=float((np.abs(np.diff(positions)) <= NEAR * num_bins).mean() / (2 * NEAR - NEAR**2)),
-        return_epochs=float(np.quantile(gaps, 0.01)),
-        read=_read(parts, sizes),
-        read_globally=_read(plain_positions * num_windows // num_bins, sizes),
+        return_epochs=float(np.quantile(gaps, _RETURNED)),
+        read=_read_share(windows, lengths),
+        read_globally=_read_share(global_positions * num_windows // num_bins, lengths),
     )
 
 
@@ -106,7 +107,7 @@ def _chi_square(positions: NDArray[np.int64], num_bins: int) -> float:
     return float(((table - expected)[known] ** 2 / expected[known]).sum() / (_CELLS - 1) ** 2)
 
 
-def _read(parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
+def _read_share(parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
     """Returns the bytes of all pages read, relative to those of all tokens; each part of an epoch reads a page once.
 
     Args:

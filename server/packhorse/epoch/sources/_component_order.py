@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.compiling import kernel_or
-from packhorse.epoch.sources._split_tree import SplitTree, deal
+from packhorse.epoch.sources._split_tree import SplitTree
 from packhorse.storage import BoundedCache
 
 _CHUNK = 1 << 14  # positions of a chunk
@@ -106,15 +106,13 @@ class ComponentOrder:
     def _chunk(self, number: int) -> _Chunk:
         """Returns a chunk, and remembers it."""
         with self._lock:
-            return self._chunks.get(number, lambda: self._dealt(number))
+            return self._chunks.get(number, lambda: self._computed(number))
 
-    def _dealt(self, number: int) -> _Chunk:
-        """Computes a chunk."""
-        tree, first = self._tree, number * _CHUNK
+    def _computed(self, number: int) -> _Chunk:
+        first = number * _CHUNK
         length = _CHUNK if self._length is None else min(_CHUNK, self._length - first)
-        before, *state = tree.state_at(first)
         components, numbers = np.empty(length, dtype=np.int32), np.empty(length, dtype=np.uint32)
-        deal(tree.root, tree.children, tree.units, tree.keys, *state, components, numbers)
+        before = self._tree.deal(first, components, numbers)
         return _Chunk(before, components, numbers)
 
 
@@ -123,26 +121,26 @@ def _look_up(
     components: Any,
     numbers: Any,
     base: Any,
-    first: Any,
+    chunk_begin: Any,
     positions: Any,
-    begin: Any,
+    done: Any,
     components_out: Any,
     numbers_out: Any,
 ) -> Any:
-    """Looks positions up in a chunk, from index `begin` on, until one lies outside it; returns the index of this one.
+    """Looks positions up in a chunk, from index `done` on, until one lies outside it; returns the index of this one.
 
     Args:
         components: `_Chunk.components`.
         numbers: `_Chunk.numbers`.
         base: number to add for each component: int64 [C].
-        first: the chunk's first position.
+        chunk_begin: the chunk's first position.
         positions: int64 [N].
-        begin: index into `positions` of the first to look up.
+        done: number of positions that are looked up already.
         components_out: receives components: int32 [N].
         numbers_out: receives numbers: int64 [N].
     """
-    for i in range(begin, len(positions)):
-        inside = np.uint64(positions[i] - first)  # a negative one becomes very large
+    for i in range(done, len(positions)):
+        inside = np.uint64(positions[i] - chunk_begin)  # a negative one becomes very large
         if inside >= np.uint64(len(components)):
             return i
         component = np.uint64(components[inside])  # unsigned: it is not checked for being below 0

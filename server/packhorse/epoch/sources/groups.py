@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.compiling import kernel_or
+from packhorse.compiling import inlined, kernel_or
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.sources.source import Locations, Source
 from packhorse.topology import RoomRule
+
+_ID, _END, _LENGTH = 0, 1, 1  # columns of `Groups.table`, (id, end), and of `Groups.members`, (id, length)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,8 +70,8 @@ class Groups:
             Indices into `members`, int64 [members of these groups], and numbers of members, int64 [g].
         """
         numbers = numbers.astype(np.int64)
-        begins = np.where(numbers > 0, self.table[numbers - 1, 1], 0)
-        sizes = self.table[numbers, 1] - begins
+        begins = _first_members(self.table, numbers)
+        sizes = self.table[numbers, _END] - begins
         before = np.cumsum(sizes) - sizes
         return np.repeat(begins - before, sizes) + np.arange(int(sizes.sum())), sizes
 
@@ -82,11 +84,11 @@ class Groups:
         order, num_members = self.order, len(self.members)
 
         def at(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-            """Returns the members at some ranks by id."""
+            """Returns the members at some indices of the order by id."""
             return indices if order is None else order[indices]
 
-        begins = _first_not(lambda some: self.members[at(some), 0] < ids, num_members, len(ids))
-        ends = _first_not(lambda some: self.members[at(some), 0] <= ids, num_members, len(ids))
+        begins = _first_not(lambda some: self.members[at(some), _ID] < ids, num_members, len(ids))
+        ends = _first_not(lambda some: self.members[at(some), _ID] <= ids, num_members, len(ids))
         sizes = np.maximum(ends - begins, 1)
         which = np.repeat(np.arange(len(ids)), sizes)
         rows = np.arange(len(which)) + (begins - np.cumsum(sizes) + sizes)[which]
@@ -94,7 +96,7 @@ class Groups:
 
     def groups_of(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the number of the group of each member, given indices into `members`: int64 [len(members)]."""
-        return _first_not(lambda some: self.table[some, 1] <= members, len(self.table), len(members))
+        return _first_not(lambda some: self.table[some, _END] <= members, len(self.table), len(members))
 
 
 class GroupedSource:
@@ -174,21 +176,19 @@ class GroupedSource:
         members = found[is_there]
         numbers = groups.groups_of(members)
         located = self._source.locate(numbers)
-        index_in_bin = members - np.where(numbers > 0, groups.table[numbers - 1, 1], 0)
-        index_in_bin += self._members_before(located.positions, located.index_in_bin)
-        answers = np.full((4, len(which)), -1, dtype=np.int64)
-        answers[:, is_there] = (
-            np.zeros_like(members) if groups.first_tokens is None else groups.first_tokens[members],
-            groups.rooms.room(groups.members[members, 1]),
-            located.positions,
-            np.where(located.positions < 0, -1, index_in_bin),
-        )
+        own_index = members - _first_members(groups.table, numbers)
+        own_index += self._members_before(located.positions, located.index_in_bin)
+        first_tokens, lengths, positions, index_in_bin = np.full((4, len(which)), -1, dtype=np.int64)
+        first_tokens[is_there] = 0 if groups.first_tokens is None else groups.first_tokens[members]
+        lengths[is_there] = groups.rooms.room(groups.members[members, _LENGTH])
+        positions[is_there] = located.positions
+        index_in_bin[is_there] = np.where(located.positions < 0, -1, own_index)
         return Locations(
             ids=wanted[which],
-            first_tokens=answers[0],
-            lengths=answers[1],
-            positions=answers[2],
-            index_in_bin=answers[3],
+            first_tokens=first_tokens,
+            lengths=lengths,
+            positions=positions,
+            index_in_bin=index_in_bin,
         )
 
     def _members_before(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -232,6 +232,17 @@ def _first_not(
     return low
 
 
+def _first_members(table: NDArray[np.int64], numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Returns the index in `Groups.members` of the first member of some groups, by their numbers: int64 [g]."""
+    return np.where(numbers > 0, table[numbers - 1, _END], 0)
+
+
+@inlined
+def _first_member(table: Any, number: Any) -> Any:
+    """Returns the index in `Groups.members` of a group's first member."""
+    return table[number - 1, _END] if number else 0
+
+
 @kernel_or()
 def _fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) -> int:
     """Writes each bin's exclusive end among the members of all its groups, and returns the number of members.
@@ -247,7 +258,7 @@ def _fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) ->
     for b in range(len(packed_ends)):
         for i in range(first, packed_ends[b]):
             number = np.int64(numbers[i])
-            end += table[number, 1] - (table[number - 1, 1] if number else 0)
+            end += table[number, _END] - _first_member(table, number)
         first = packed_ends[b]
         bin_ends_out[b] = end
     return end
@@ -279,8 +290,8 @@ def _expand(
     at = 0
     for i in range(len(numbers)):
         number = np.int64(numbers[i])
-        for member in range(table[number - 1, 1] if number else 0, table[number, 1]):
-            ids_out[at] = members[member, 0]
-            lengths_out[at] = (max(members[member, 1] + extra_tokens, 1) + align - 1) // align * align
-            groups_out[at] = table[number, 0]
+        for member in range(_first_member(table, number), table[number, _END]):
+            ids_out[at] = members[member, _ID]
+            lengths_out[at] = (max(members[member, _LENGTH] + extra_tokens, 1) + align - 1) // align * align
+            groups_out[at] = table[number, _ID]
             at += 1

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from packhorse.epoch.permutation import checked_seed, derive_key
 from packhorse.epoch.sources._component_order import ComponentOrder
-from packhorse.epoch.sources._split_tree import DEBT_UNITS, SplitTree
+from packhorse.epoch.sources._split import DEBT_UNITS
+from packhorse.epoch.sources._split_tree import SplitTree
 from packhorse.epoch.sources.mixture_epoch import MixtureEpoch, Segment
 from packhorse.epoch.sources.stages import (
     MAX_BINS,
@@ -188,7 +189,6 @@ class Mixture:
         return self._epochs(checked_seed("epoch", number))
 
     def _epoch(self, number: int) -> MixtureEpoch:
-        """Makes an epoch."""
         return MixtureEpoch(self.components, self._segments(number), self._begins(number), self.bins_per_draw)
 
     def _segments(self, epoch: int) -> list[Segment]:
@@ -345,9 +345,9 @@ def first_difference(one: Chain, other: Chain) -> int | None:
         one: chain of a mixture.
         other: chain of another mixture.
     """
-    for pair in zip_longest(one, other):
-        if pair[0] != pair[1]:
-            return min(stage[0] for stage in pair if stage is not None)
+    for of_one, of_other in zip_longest(one, other):
+        if of_one != of_other:
+            return min(first for first, _ in filter(None, (of_one, of_other)))
     return None
 
 

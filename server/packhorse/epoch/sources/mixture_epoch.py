@@ -10,6 +10,7 @@ epoch before it. Shape letters: C components, N bins.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,24 +184,25 @@ class MixtureEpoch:
             For each wanted bin, its index if all parts are laid end to end, int64 [N]; and the parts. Without wanted
             bins there is one empty part, of the first component.
         """
-        order, owns = np.empty((2, len(components)), dtype=np.int64)
+        # `in_component`: each bin's position, counted from the first of the component's epochs, in the order of parts.
+        order, in_component = np.empty((2, len(components)), dtype=np.int64)
         table = np.zeros((len(self._components), 4), dtype=np.int64)
-        _group(components, numbers, self._first_positions, table, order, owns)
-        wanted = np.flatnonzero(table[:, _END] > table[:, _BEGIN]) if len(components) else np.array([0])
+        _group(components, numbers, self._first_positions, table, order, in_component)
+        used = np.flatnonzero(table[:, _END] > table[:, _BEGIN]) if len(components) else np.array([0])
         parts = []
-        for number, (begin, end, least, most) in zip(wanted.tolist(), table[wanted].tolist(), strict=True):
+        for number, (begin, end, least, greatest) in zip(used.tolist(), table[used].tolist(), strict=True):
             component = self._components[number]
             num_bins = max(component.num_bins, 1)
             epochs, edges = [least // num_bins], [begin, end]
-            if most // num_bins > epochs[0]:  # bins of several epochs of the component: sort them by epoch
-                by_epoch = np.argsort(owns[begin:end] // num_bins, kind="stable")
-                owns[begin:end] = owns[begin:end][by_epoch]
+            if greatest // num_bins > least // num_bins:  # bins of several epochs of the component: sort them by epoch
+                by_epoch = np.argsort(in_component[begin:end] // num_bins, kind="stable")
+                in_component[begin:end] = in_component[begin:end][by_epoch]
                 order[np.flatnonzero(components == number)[by_epoch]] = np.arange(begin, end)
-                each, firsts = np.unique(owns[begin:end] // num_bins, return_index=True)
+                each, firsts = np.unique(in_component[begin:end] // num_bins, return_index=True)
                 epochs, edges = each.tolist(), [*(begin + firsts).tolist(), end]
-            for ahead, bins in zip(epochs, map(slice, edges, edges[1:]), strict=False):
+            for ahead, (first, after) in zip(epochs, pairwise(edges), strict=True):
                 source = component.source_of(self._first_epochs[number] + ahead)
-                parts.append(_Part(number, source, bins, owns[bins] - ahead * num_bins))
+                parts.append(_Part(number, source, slice(first, after), in_component[first:after] - ahead * num_bins))
         return order, parts
 
     def _look_up(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -1,8 +1,8 @@
 """The epoch of a prepared dataset as a function: from any position to its bin, and from any id to its position.
 
 Owns `EpochView`, the source of which all others are made, and `materialize_epoch`, which gives its bins as lists.
-Leaves the compiled loops to `plan_kernels`, the ranks that get the positions to `assignment`, and the pool's files to
-`packhorse.dataset`.
+Leaves the compiled loops to `plan_kernels` and `locating_kernels`, the ranks that get the positions to `assignment`,
+and the pool's files to `packhorse.dataset`.
 """
 
 import secrets
@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.epoch import plan_kernels as kernels
+from packhorse.epoch import locating_kernels, plan_kernels
 from packhorse.epoch.bins import Bins, PoolArray, read_only
 from packhorse.epoch.draws import MOST_IN_NARROW_WORDS, permute_positions
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, checked_seed, derive_key, fill_parameters
@@ -66,13 +66,13 @@ class EpochView:
         self.max_sequences_per_bin = plan.max_sequences_per_bin
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
-        self._read = (read(self._pool), read(self._first_tokens))
+        self._columns = (read(self._pool), read(self._first_tokens))
         self._dtypes = {"ids": pool.dtype, "lengths": LENGTHS}
         if first_tokens is not None:
             self._dtypes["first_tokens"] = first_tokens.dtype
-        self._costs: tuple[int, NDArray[np.int64]] | None = None
-        is_wide = len(pool) > MOST_IN_NARROW_WORDS if wide is None else wide
-        self._words = np.empty(0, dtype=np.uint64 if is_wide else np.uint32)
+        self._template_costs: dict[int, NDArray[np.int64]] = {}  # the last `cost_linear` → a bin's cost by template
+        draws_64_bits = len(pool) > MOST_IN_NARROW_WORDS if wide is None else wide
+        self._words = np.empty(0, dtype=np.uint64 if draws_64_bits else np.uint32)  # only its dtype is used
         self._bin_row = Permutation(max(plan.num_bins, 1), derive_key(self.seed, self.epoch, "bins"), window).row
         self._pool_rows = np.empty((len(plan.lengths), ROW_WIDTH), dtype=np.uint64)
         fill_parameters(
@@ -93,7 +93,9 @@ class EpochView:
         """Finds the bins at the given positions; see `FindingSource.find`."""
         templates, copies = np.empty((2, len(positions)), dtype=np.int64)
         permute_positions(self._bin_row, positions, copies)
-        kernels.find_bins(self._plan.bin_tables, first_template, templates, copies, outline.sizes, outline.templates)
+        plan_kernels.find_bins(
+            self._plan.bin_tables, first_template, templates, copies, outline.sizes, outline.templates
+        )
         return UnfilledBins(
             fill=partial(self.draw, templates, copies),
             num_bins=len(positions),
@@ -112,10 +114,10 @@ class EpochView:
             bounds: as in `Fill`.
             columns: receive the bins.
         """
-        num_tokens, _ = kernels.draw_ids(
+        num_tokens, _ = plan_kernels.draw_ids(
             self._plan.draw_tables,
             self._pool_rows,
-            *self._read,
+            *self._columns,
             self._words,
             templates,
             copies,
@@ -129,12 +131,13 @@ class EpochView:
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the costs of the bins at the given positions, which are those of their templates: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
-        known = self._costs
-        if known is None or known[0] != cost_linear:
-            known = self._costs = (cost_linear, self._plan.template_costs(cost_linear))
+        template_costs = self._template_costs.get(cost_linear)
+        if template_costs is None:
+            template_costs = self._plan.template_costs(cost_linear)
+            self._template_costs = {cost_linear: template_costs}
         costs = np.empty(len(wanted), dtype=np.int64)
         permute_positions(self._bin_row, wanted, costs)
-        kernels.find_costs(self._plan.bin_tables, known[1], costs)
+        plan_kernels.find_costs(self._plan.bin_tables, template_costs, costs)
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
@@ -151,7 +154,7 @@ class EpochView:
             entries: int64 [n], indices into the pool.
         """
         positions, index_in_bin = np.full((2, len(entries)), -1, dtype=np.int64)
-        kernels.locate_entries(
+        locating_kernels.locate_entries(
             self._plan.tables,
             self._plan.repeat_tables,
             self._pool_rows,
@@ -198,12 +201,12 @@ def located(
 def _entries(
     plan: PlanIndex, pool: PoolArray, has_pieces: bool, wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the rows of `plan_kernels.find_entries` as three arrays of int64."""
+    """Returns the rows of `locating_kernels.find_entries` as three arrays of int64."""
     num_rows, size = len(wanted), -1
     while size < num_rows:  # with pieces there may be more rows than ids: then the arrays were too short
         size = num_rows
         rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
-        num_rows = kernels.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
+        num_rows = locating_kernels.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
     return rows
 
 
@@ -241,7 +244,6 @@ def materialize_epoch(
 
 
 def _lists(view: EpochView) -> Iterator[list[int]]:
-    """Yields the ids of each bin as a list."""
     for first in range(0, view.num_bins, _BINS_AT_ONCE):
         bins = view.bins(np.arange(first, min(first + _BINS_AT_ONCE, view.num_bins)))
         ids, start = bins.ids.tolist(), 0

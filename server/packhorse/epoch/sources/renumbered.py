@@ -131,7 +131,8 @@ class JoinedSource:
         positions[is_there] //= self._rows_per_bin
         unique, which = np.unique(positions[is_there], return_inverse=True)
         short, ends = self._short(unique)
-        up_to = self._find_short(short)[1].bounds()  # sequences before each short bin
+        _, outline = self._find_short(short)
+        up_to = outline.bounds()  # sequences before each short bin
         firsts = np.concatenate(([0], ends))[which]
         index_in_bin[is_there] += up_to[firsts + rows] - up_to[firsts]
         return replace(found, positions=positions, index_in_bin=index_in_bin)

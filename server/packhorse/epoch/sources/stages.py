@@ -175,7 +175,8 @@ class Shares:
 
     def weights_at(self, n: int) -> list[int]:
         """Returns the integer weights after n positions of the stage; 0 for components that have left."""
-        return self._at(n)[1]
+        _, weights = self._at(n)
+        return weights
 
     def _at(self, n: int) -> tuple[dict[int, Fraction], list[int]]:
         """Returns, after n positions, the bins due to each component that has left, and the weights of all."""
@@ -226,8 +227,7 @@ def check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
     if below != num_bins:
         raise ValueError(
             f"{name} {num_bins} is not a multiple of {bins_per_draw}, the bins in a row that are of one component: "
-            f"take "
-            f"{f'{below} or ' if below else ''}{below + bins_per_draw}"
+            f"take {f'{below} or ' if below else ''}{below + bins_per_draw}"
         )
 
 

@@ -99,14 +99,14 @@ class WindowedView:
         self._window_at = self._order.forward(np.arange(num_windows))
         self.window_starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(sizes[self._window_at])))
         """First position of each window, in the order in which they come, and num_bins at the end: int64 [W + 1]."""
-        words = (2 + ROW_WIDTH) * len(plan.lengths)  # 8-byte words of a window's counts, pool_starts and parameters
-        own_tables = plan.first_bin.nbytes + plan.repeat_first_draw.nbytes + (plan.lookup.itemsize << _LOOKUP_BITS)
-        per_window = 8 * words + own_tables
-        most_windows = min(num_windows, max(2, _MOST_BYTES // per_window))
+        # Of a window: 8 bytes for each of a length's count, pool_start and parameters, and the tables of its plan.
+        bytes_per_window = 8 * (2 + ROW_WIDTH) * len(plan.lengths) + plan.first_bin.nbytes
+        bytes_per_window += plan.repeat_first_draw.nbytes + (plan.lookup.itemsize << _LOOKUP_BITS)
+        most_windows = min(num_windows, max(2, _MOST_BYTES // bytes_per_window))
         self._views: BoundedCache[int, EpochView] = BoundedCache(most_windows)
         self._lock = threading.Lock()
-        own = (self._shifts, self._window_at, self.window_starts)
-        self.num_bytes = sum(array.nbytes for array in own) + most_windows * per_window
+        of_all_windows = self._shifts.nbytes + self._window_at.nbytes + self.window_starts.nbytes
+        self.num_bytes = of_all_windows + most_windows * bytes_per_window
         """Bytes of memory that this epoch takes in addition to its dataset, its windows included."""
 
     def bins(self, positions: ArrayLike) -> Bins:
@@ -164,11 +164,9 @@ class WindowedView:
         Yields (the window's epoch, slice of `ascending` that it has, these positions counted from the window's begin).
         Without positions, yields the first window with an empty slice.
         """
-        first, last = (
-            (np.searchsorted(self.window_starts, ascending[[0, -1]], side="right") - 1).tolist()
-            if len(ascending)
-            else (0, 0)
-        )
+        first = last = 0
+        if len(ascending):
+            first, last = (np.searchsorted(self.window_starts, ascending[[0, -1]], side="right") - 1).tolist()
         edges = [0, *np.searchsorted(ascending, self.window_starts[first + 1 : last + 1]).tolist(), len(ascending)]
         for ordinal, (begin, end) in enumerate(pairwise(edges), first):
             if begin < end or first == last:
