@@ -109,28 +109,30 @@ class Assignment:
 
     def is_arranged(self, steps: range) -> bool:
         """Returns whether all that `bins` needs for some steps, and all ranks share, is computed."""
-        return next(self._not_arranged(steps), None) is None
+        return not self._must_fill(steps) and next(self._missing_chunks(steps), None) is None
 
     def arrange(self, steps: range) -> Iterator[None]:
         """Computes what `bins` needs for some steps, and all ranks share. Yields every few milliseconds.
 
         An optimizer step of more than _CHUNK_BINS bins, or a last step that is not full, takes longer in proportion.
         """
-        for stretch, of_chunk in self._not_arranged(steps):
-            if of_chunk.stop > self._num_full_steps:
-                self._filled()
-            if stretch is not None:
-                self._chunk_of(stretch, of_chunk)
+        if self._must_fill(steps):
+            self._filled()
+            yield
+        for stretch, of_chunk in self._missing_chunks(steps):
+            self._chunk_of(stretch, of_chunk)
             yield
 
-    def _not_arranged(self, steps: range) -> Iterator[tuple[Stretch | None, range]]:
-        """Yields (stretch, steps) of the chunks that some steps need and that are not remembered.
+    def _must_fill(self, steps: range) -> bool:
+        """Returns whether some steps need the filled last step, which is not there yet and takes long."""
+        needs_filled = bool(steps) and steps[-1] >= self._num_full_steps
+        return needs_filled and self._filled_step is None and self._fills_long
 
-        The first may be (None, the last step), if it has to be filled and this takes long.
-        """
-        if steps and steps[-1] >= self._num_full_steps and self._filled_step is None and self._fills_long:
-            yield None, range(self._num_full_steps, self.num_steps)
-        while self.topology.balance is not Balance.NONE and steps:
+    def _missing_chunks(self, steps: range) -> Iterator[tuple[Stretch, range]]:
+        """Yields (stretch, steps) of the chunks that some steps need and that are not remembered."""
+        if self.topology.balance is Balance.NONE:
+            return
+        while steps:
             number = self.topology.stretch_number(steps[0])
             of_chunk = self._steps_of_chunk(number, steps[0])
             if self._chunks.find(of_chunk.start) is None:

@@ -217,7 +217,7 @@ class PlanIndex:
     @property
     def is_wide(self) -> bool:
         """Whether the tables are wide."""
-        return self.first_bin.dtype == _WIDE[0]
+        return self.first_bin.dtype == np.int64
 
     def widened(self) -> "PlanIndex":
         """Returns the same plan with wide tables.
@@ -226,9 +226,12 @@ class PlanIndex:
             >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).widened().first_bin.dtype
             dtype('int64')
         """
-        wide = dict.fromkeys(("first_bin", "first_repeat", "repeat_first_draw"), _WIDE[0])
-        short = dict.fromkeys(("repeat_length", "repeat_copies", "template_size"), _WIDE[1])
-        return replace(self, **{name: getattr(self, name).astype(dtype) for name, dtype in (wide | short).items()})
+        number, short = _WIDE
+        dtypes: dict[str, type[np.integer]] = {
+            **dict.fromkeys(("first_bin", "first_repeat", "repeat_first_draw"), number),
+            **dict.fromkeys(("repeat_length", "repeat_copies", "template_size"), short),
+        }
+        return replace(self, **{name: getattr(self, name).astype(dtype) for name, dtype in dtypes.items()})
 
     @classmethod
     def build(
@@ -273,7 +276,7 @@ class PlanIndex:
                 raise ValueError(
                     f"the templates use {drawn[index]} sequences of length {length}, but there are {counts[length]}"
                 )
-        repeat_table = np.array(repeats, dtype=np.int64).reshape(-1, 3)
+        repeat_length, repeat_copies, repeat_first_draw = np.array(repeats, dtype=np.int64).reshape(-1, 3).T
         most_short = max(len(lengths), max(sizes, default=0))
         is_narrow = int(counts_array.sum()) < 2**31 and most_short < 2**16
         number, short = _NARROW if is_narrow else _WIDE
@@ -287,9 +290,9 @@ class PlanIndex:
             pool_starts=np.concatenate(([0], np.cumsum(counts_array)))[:-1].astype(np.int64),
             first_bin=first_bin_array.astype(number),
             first_repeat=np.array(first_repeat, dtype=number),
-            repeat_length=repeat_table[:, 0].astype(short),
-            repeat_copies=repeat_table[:, 1].astype(short),
-            repeat_first_draw=repeat_table[:, 2].astype(number),
+            repeat_length=repeat_length.astype(short),
+            repeat_copies=repeat_copies.astype(short),
+            repeat_first_draw=repeat_first_draw.astype(number),
             template_size=np.array(sizes, dtype=short),
             lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int32),
             lookup_shift=shift,

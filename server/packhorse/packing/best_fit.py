@@ -32,7 +32,7 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
     that took as many as fit, one that took the rest, and bins that took none.
     """
     open_groups: list[_GroupByRoom] = []  # heap, least room first: groups with room for the current length
-    waiting: list[tuple[int, _GroupByRoom]] = []  # heap of (-room, group): groups that only shorter lengths fit into
+    waiting: list[tuple[int, _GroupByRoom]] = []  # heap of (-room, group): only shorter lengths fit into it
     closed: list[tuple[int, Chain]] = []  # (number of bins, content)
     stamp = 0
 
@@ -106,9 +106,7 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
         Template → multiplicity.
     """
     open_groups: list[KeyedGroup] = []  # heap, smallest key first: groups with room for the current length
-    waiting: list[
-        tuple[int, int, KeyedGroup]
-    ] = []  # heap of (-room, first, group): only shorter lengths fit into these
+    waiting: list[tuple[int, int, KeyedGroup]] = []  # heap of (-room, first, group): only shorter lengths fit into it
     closed: list[tuple[int, Chain]] = []  # (number of bins, content)
     num_opened = 0
     stamp = 0
@@ -129,11 +127,11 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
             heapq.heappush(open_groups, group)
         while count:
             if open_groups:
-                _, room, first, touched, size, num_bins, content = heapq.heappop(open_groups)
+                _, room, first, old_stamp, size, num_bins, content = heapq.heappop(open_groups)
                 copies = min(room // length, limit - size)
             else:
                 copies = min(capacity // length, limit)
-                room, first, touched, size, content = capacity, num_opened, stamp, 0, None
+                room, first, old_stamp, size, content = capacity, num_opened, stamp, 0, None
                 num_bins = -(-count // copies)
                 num_opened += num_bins
             num_full = min(num_bins, count // copies)
@@ -152,7 +150,7 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
                 first += 1
                 num_bins -= 1
             if num_bins:
-                put_back(length, room, first, touched, size, num_bins, content)
+                put_back(length, room, first, old_stamp, size, num_bins, content)
     not_full = (*open_groups, *(group for _, _, group in waiting))
     return templates_of([*closed, *((num_bins, content) for *_, num_bins, content in not_full)])
 

@@ -38,7 +38,7 @@ class Dealer:
     def deal(self, length: int, count: int) -> int:
         """Deals sequences of a length to the open bins; returns how many of them fit into no open bin."""
         while count and self._open:
-            _, room, first, touched, size, num_bins, content = self._open[0]
+            _, room, first, old_stamp, size, num_bins, content = self._open[0]
             if room < length:
                 break
             heapq.heappop(self._open)
@@ -48,7 +48,7 @@ class Dealer:
             filled = (before, length, copies + 1) if last_length == length else (content, length, 1)
             self._put_back(room - length, first, self._stamp, size + 1, num_used, filled)
             if num_used < num_bins:
-                self._put_back(room, first + num_used, touched, size, num_bins - num_used, content)
+                self._put_back(room, first + num_used, old_stamp, size, num_bins - num_used, content)
             count -= num_used
         return count
 
