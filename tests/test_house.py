@@ -30,7 +30,6 @@ LONG = {
 """Function → lines, where there are still more."""
 
 CLUSTERED = {
-    "packhorse/epoch/plan_kernels.py": "the compiled loops over one plan",
     "packhorse/packing/on_demand/list_kernels.py": "the compiled loops of one family of packers",
     "packhorse/prepare/_kernels.py": "the compiled loops of one pass over rows",
     "packhorse/packing/seqpack.py": "functions under the names of one published package",

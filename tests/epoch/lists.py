@@ -141,7 +141,7 @@ class Mixed:
 
 
 class SplitTree:
-    """Who gets which position, cell by cell; what `_split_tree` and `_split` say of the tree, strata and their cells."""
+    """Who gets which position, cell by cell; what `_split` and `_split_tree` say of cells, strata and the tree."""
 
     def __init__(self, weights, debts, key):
         scale = lcm(*(w.denominator for w in weights))

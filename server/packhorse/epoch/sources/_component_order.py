@@ -74,10 +74,10 @@ class ComponentOrder:
         numbers = np.empty(len(positions), dtype=np.int64)
         done = 0
         while done < len(positions):
-            number = (first + int(positions[done])) // _CHUNK
-            chunk = self._chunk(number)
+            chunk_number = (first + int(positions[done])) // _CHUNK
+            chunk = self._chunk(chunk_number)
             base = np.array([a - b for a, b in zip(chunk.before, before, strict=True)], dtype=np.int64)
-            begin = number * _CHUNK - first
+            begin = chunk_number * _CHUNK - first
             done = _look_up(chunk.components, chunk.numbers, base, begin, positions, done, components, numbers)
         return components, numbers
 

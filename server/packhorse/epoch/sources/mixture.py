@@ -221,8 +221,8 @@ class Mixture:
             self._check_left(stage.number, epoch, out_at=out_at, end=stage.end - begin)
             left = [max(num - each, Fraction(0)) for num, each in zip(self._limits.tolist(), due, strict=True)]
             shares = Shares(parts, left)
-            leave_at = {at for at in map(ceil, shares.leave_at) if 0 < at < num_draws}
-            for first, end in pairwise([0, *sorted(leave_at), num_draws]):
+            edges = {at for at in map(ceil, shares.leave_at) if 0 < at < num_draws}
+            for first, end in pairwise([0, *sorted(edges), num_draws]):
                 caps = np.where(has_weight, self._limits - before, 0).tolist()
                 debts = _debts(map(add, due, shares.due(first)), before.tolist())
                 at = stage.first - begin + first

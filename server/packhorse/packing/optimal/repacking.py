@@ -65,10 +65,10 @@ class Repacking:
 
     def _start_with_full_bins(self) -> None:
         """Fills bins one after another, the longest sequence left first; takes them if they are not more."""
-        label, held = np.empty_like(self._bin_of), np.zeros_like(self._tokens)
-        num_bins, _ = _fill(self._lengths, self._capacity, self._limit, 0, self._random, label, held)
+        bin_of, tokens = np.empty_like(self._bin_of), np.zeros_like(self._tokens)
+        num_bins, _ = _fill(self._lengths, self._capacity, self._limit, 0, self._random, bin_of, tokens)
         if num_bins > 0:
-            self._bin_of, self._tokens, self.num_bins = label, held[:num_bins].copy(), num_bins
+            self._bin_of, self._tokens, self.num_bins = bin_of, tokens[:num_bins].copy(), num_bins
 
     def search(self, target: int, budget: Budget) -> None:
         """Searches until there are `target` bins.
@@ -129,8 +129,8 @@ def _repack(
     is_chosen = np.zeros(len(tokens), np.bool_)
     chosen = np.empty(2 * _MOST_OF_A_KIND, np.int64)
     items = np.empty(len(lengths), np.int64)  # indices of the sequences in the chosen bins, ascending
-    label = np.empty(len(lengths), np.int64)  # for each of `items`, the index of its new bin in `chosen`
-    held = np.empty(2 * _MOST_OF_A_KIND, np.int64)  # tokens in each new bin
+    new_bin = np.empty(len(lengths), np.int64)  # for each of `items`, the index of its new bin in `chosen`
+    new_tokens = np.empty(2 * _MOST_OF_A_KIND, np.int64)  # tokens in each new bin
     steps = 0
     while steps < most_steps:
         num_chosen = _choose(tokens, capacity, chosen, random)
@@ -145,18 +145,18 @@ def _repack(
                 num_items += 1
         is_chosen[chosen[:num_chosen]] = False
         num_new, work = _fill(
-            lengths[items[:num_items]], capacity, limit, _RANDOM_FIRST, random, label, held[:num_chosen]
+            lengths[items[:num_items]], capacity, limit, _RANDOM_FIRST, random, new_bin, new_tokens[:num_chosen]
         )
         steps += work + _STEPS_PER_SEQUENCE * len(lengths) + _STEPS_PER_BIN * len(tokens)
         after = 0
-        for total in held[:num_new]:
+        for total in new_tokens[:num_new]:
             after += total * total
         if num_new < 0 or after < before:
             continue
         for k in range(num_items):
-            bin_of[items[k]] = chosen[label[k]]
+            bin_of[items[k]] = chosen[new_bin[k]]
         tokens[chosen[:num_chosen]] = 0
-        tokens[chosen[:num_new]] = held[:num_new]
+        tokens[chosen[:num_new]] = new_tokens[:num_new]
         if num_new < num_chosen:
             break
     return steps
@@ -201,8 +201,8 @@ def _fill(
     limit: int,
     random_first: int,
     random: NDArray[np.uint64],
-    label: NDArray[np.int64],
-    held: NDArray[np.int64],
+    bin_out: NDArray[np.int64],
+    tokens_out: NDArray[np.int64],
 ) -> tuple[int, int]:
     """Fills bins with n sequences, one bin after another.
 
@@ -212,26 +212,26 @@ def _fill(
         limit: the most sequences in a bin.
         random_first: percentage of bins into which a random sequence goes first; into others the longest.
         random: uint64 [1], the state of the generator; changed.
-        label: int64 [n or more], receives each sequence's bin.
-        held: int64 [bins], receives the tokens in each bin.
+        bin_out: int64 [n or more], receives each sequence's bin.
+        tokens_out: int64 [bins], receives the tokens in each bin.
 
     Returns:
-        The number of bins that were needed, -1 if it exceeds len(held), and the number of steps.
+        The number of bins that were needed, -1 if it exceeds len(tokens_out), and the number of steps.
     """
     rest = np.arange(len(lengths))
     steps = 0
-    for b in range(len(held)):
+    for b in range(len(tokens_out)):
         first = _below(len(rest), random) if _below(100, random) < random_first else 0
         length = lengths[rest[first]]
         others = np.concatenate((rest[:first], rest[first + 1 :]))
         beside = fullest_subset(lengths[others], capacity - length, limit - 1)
         num_words = (capacity - length >> 6) + 1
         steps += len(others) * (_STEPS_PER_ITEM + _STEPS_PER_WORD * num_words)
-        label[rest[first]] = b
-        held[b] = length
+        bin_out[rest[first]] = b
+        tokens_out[b] = length
         for k in beside:
-            label[others[k]] = b
-            held[b] += lengths[others[k]]
+            bin_out[others[k]] = b
+            tokens_out[b] += lengths[others[k]]
             others[k] = -1  # marks it as packed
         rest = others[others >= 0]
         if not len(rest):
