@@ -10,9 +10,7 @@ from typing import Any
 
 from packhorse.analysis.counts import fit, lengths_before, options_of, rule_of
 from packhorse.dataset import PreparedDataset
-from packhorse.epoch import (
-    PlanIndex,
-)
+from packhorse.epoch import PlanIndex
 from packhorse.packing import counts_of_templates, pack_histogram
 
 _SHORTER, _LONGER = 16, 4
@@ -66,9 +64,9 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
         return [replace(_at(dataset, lengths, own), sequences_cut=num_dropped, tokens_cut=lost_tokens)]
     powers = {1 << bits for bits in range(31) if own / _SHORTER <= 1 << bits <= own * _LONGER}
     drops = options_of(dataset).over_length == "drop"
-    needed = min(lengths) if drops else 1
-    fitting = [size for size in sorted(powers | {own}) if replace(rule, max_seq_len=size).longest >= needed]
-    return [_at(dataset, lengths, size) for size in fitting]
+    least = min(lengths) if drops else 1  # so that something is left to plan
+    sizes = [size for size in sorted(powers | {own}) if replace(rule, max_seq_len=size).longest >= least]
+    return [_at(dataset, lengths, size) for size in sizes]
 
 
 def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) -> ContextLength:
@@ -77,15 +75,15 @@ def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) 
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)
     kept = fit(lengths, rule.longest, options.over_length)
     if max_seq_len == options.max_seq_len:  # with resources, plan.rooms holds classes
-        plan, rooms = dataset.plan, dataset.manifest.total_tokens
+        plan, tokens = dataset.plan, dataset.manifest.total_tokens
     else:
         plan = _planned(dataset, kept, max_seq_len)
-        rooms = int(plan.rooms.astype("int64") @ plan.counts)
+        tokens = int(plan.rooms.astype("int64") @ plan.counts)
     return ContextLength(
         max_seq_len=max_seq_len,
         bins=plan.num_bins,
-        efficiency=rooms / (plan.num_bins * max_seq_len),
-        padded_efficiency=rooms / (plan.num_sequences * max_seq_len),
+        efficiency=tokens / (plan.num_bins * max_seq_len),
+        padded_efficiency=tokens / (plan.num_sequences * max_seq_len),
         sequences_cut=sum(count for length, count in lengths.items() if length > rule.longest),
         tokens_cut=_tokens(lengths) - _tokens(kept),
         plan=plan,

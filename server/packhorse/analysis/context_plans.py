@@ -140,8 +140,8 @@ def context_plan(
         accumulation: micro-steps of an optimizer step.
         bandwidth: as in `price_of`.
     """
-    sizes = {number: number * accumulation for number in context_groups}
-    num_sampled = min(plan.num_bins, max(_SAMPLED_BINS, *sizes.values()))
+    step_bins = {number: number * accumulation for number in context_groups}  # bins of an optimizer step
+    num_sampled = min(plan.num_bins, max(_SAMPLED_BINS, *step_bins.values()))
     no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
     bins = EpochView(plan, no_ids, seed=0, epoch=0).bins(np.arange(num_sampled))
     templates = [tuple(rooms.tolist()) for rooms in np.split(bins.lengths, bins.bin_ends[:-1])]
@@ -152,7 +152,7 @@ def context_plan(
             shared[part.num_ranks] = shared.get(part.num_ranks, SharedWork(num_ranks=part.num_ranks)) + part
     price = price_of(bandwidth)
     times = {template: _times(parts[template], rule, price) for template in parts}
-    measured = np.array([times[template] for template in templates])
+    times_of_bins = np.array([times[template] for template in templates])
     return ContextPlan(
         rule=rule,
         num_bins=plan.num_bins,
@@ -161,8 +161,8 @@ def context_plan(
         accumulation=accumulation,
         shared=[shared[ranks] for ranks in sorted(shared)],
         waiting={
-            number: _waiting(measured[: num_sampled // size * size], number, accumulation)
-            for number, size in sizes.items()
+            number: _waiting(times_of_bins[: num_sampled // size * size], number, accumulation)
+            for number, size in step_bins.items()
         },
     )
 
@@ -198,19 +198,21 @@ def compare_context_plans(
         bandwidth: as in `price_of`.
 
     Raises:
-        ValueError: a value makes no rule, or its bins need more ranks than there are.
+        ValueError: a value makes no rule, or world_size is not a multiple of the ranks that share a bin under it.
     """
-    room = options.rooms
-    counts = source.counts if source.options is None else fit(source.counts, room.longest, options.over_length)
+    room_rule, max_seq_len = options.rooms, options.max_seq_len
+    counts = source.counts if source.options is None else fit(source.counts, room_rule.longest, options.over_length)
     rooms: Counter[int] = Counter()
     for length, count in counts.items():
-        rooms[room.room(length)] += count
-    halves = (options.max_seq_len // (1 << bits) for bits in range(1, 31) if not options.max_seq_len % (1 << bits))
-    sizes = list(tokens_per_rank) or [size for size in halves if not world_size % (options.max_seq_len // size)]
+        rooms[room_rule.room(length)] += count
+    sizes = list(tokens_per_rank)
+    if not sizes:
+        powers = (1 << bits for bits in range(1, 31))
+        sizes = [max_seq_len // ranks for ranks in powers if max_seq_len % ranks == 0 and world_size % ranks == 0]
     if not sizes:
         raise ValueError(
             parameter("max_seq_len")
-            + f" {options.max_seq_len} and "
+            + f" {max_seq_len} and "
             + parameter("world_size")
             + f" {world_size} are not both even, so no two ranks can share a bin; choose others"
         )
@@ -235,8 +237,8 @@ def compare_context_plans(
 
 def _parts(template: Sequence[int], rule: ContextRule) -> list[SharedWork]:
     """Returns the work of each part of a bin; `template` has the rooms of the bin's sequences."""
-    laid = ((part.num_ranks, [template[index] for index in part.indices]) for part in rule.lay_out(template))
-    return [SharedWork(num_ranks=ranks, tokens=sum(rooms), cost=sum(map(rule.cost, rooms))) for ranks, rooms in laid]
+    parts = ((part.num_ranks, [template[index] for index in part.indices]) for part in rule.lay_out(template))
+    return [SharedWork(num_ranks=ranks, tokens=sum(rooms), cost=sum(map(rule.cost, rooms))) for ranks, rooms in parts]
 
 
 def _times(parts: Sequence[SharedWork], rule: ContextRule, price: float) -> tuple[float, float, float]:
@@ -246,15 +248,15 @@ def _times(parts: Sequence[SharedWork], rule: ContextRule, price: float) -> tupl
     return float(sum(each.cost for each in parts)), sum(times) / rule.max_context_parallel, slowest
 
 
-def _waiting(bins: NDArray[np.float64], context_groups: int, accumulation: int) -> float | None:
+def _waiting(times_of_bins: NDArray[np.float64], context_groups: int, accumulation: int) -> float | None:
     """Returns the time that ranks wait at micro-steps, as a share of their own time; None if there are no bins.
 
-    `bins` has a row of `_times` for each bin: float64 [n, 3]. n is a multiple of the bins in an optimizer step.
+    `times_of_bins` has the `_times` of each bin: float64 [n, 3]. n is a multiple of the bins in an optimizer step.
     """
-    if not len(bins):
+    if not len(times_of_bins):
         return None
-    costs, means, slowest = (column.reshape(-1, accumulation * context_groups) for column in bins.T)
+    costs, means, slowest = (column.reshape(-1, accumulation * context_groups) for column in times_of_bins.T)
     keys = np.arange(len(costs), dtype=np.uint64)
     taken = arrange(costs.astype(np.int64), Balance.MICRO_STEP, accumulation, context_groups, keys)
-    of_steps = np.take_along_axis(slowest, taken.reshape(costs.shape), axis=1).reshape(-1, context_groups)
-    return float(of_steps.max(axis=1).sum() * context_groups / means.sum() - 1)
+    of_micro_steps = np.take_along_axis(slowest, taken.reshape(costs.shape), axis=1).reshape(-1, context_groups)
+    return float(of_micro_steps.max(axis=1).sum() * context_groups / means.sum() - 1)

@@ -1,8 +1,7 @@
 """Counts to plan, and the options to plan them with, read from a prepared folder or a file with a histogram.
 
-Owns applying an over-length policy to counts, and recovering the counts from which a folder was prepared. All work is
-O(distinct lengths), for any number of sequences. Leaves rooms to `packhorse.topology.RoomRule` and the sequences
-themselves to `packhorse.prepare`.
+Owns applying an over-length policy to counts, and recovering the counts from which a folder was prepared. Leaves rooms
+to `packhorse.topology.RoomRule` and the sequences themselves to `packhorse.prepare`.
 """
 
 import json
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.dataset import Manifest, OverLength, PlanOptions, PreparedDataset, open_prepared
 from packhorse.formats import require
@@ -180,10 +180,9 @@ def rule_of(dataset: PreparedDataset) -> RoomRule:
 def lengths_before(dataset: PreparedDataset) -> Counter[int]:
     """Returns the lengths that a dataset was prepared from: length in tokens → number of sequences.
 
-    A folder stores rooms, and the lengths of the sequences that were too long. So each room is turned into the longest
-    length that has this room. That is the original length, unless the dataset was prepared with `align`: then the
-    length may be up to align - 1 tokens too long. For a grouped dataset the result counts the rooms of its groups,
-    without groups that were left out.
+    A folder stores rooms, and the lengths of the sequences that were too long. Each room becomes the longest length
+    that has this room: the original length, or with `align` one that is up to align - 1 tokens longer. For a grouped
+    dataset the result counts the rooms of its groups, without groups that were left out.
 
     Example:
         >>> lengths_before(open_prepared("datasets/corpus"))
@@ -192,14 +191,25 @@ def lengths_before(dataset: PreparedDataset) -> Counter[int]:
     if dataset.groups:
         return Counter(dataset.counts)
     rule = rule_of(dataset)
-    lengths, counts = np.unique(dataset.over_length()[:, 1], return_counts=True)
-    too_long = Counter(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
+    too_long = histogram_of(dataset.over_length()[:, 1])
     rooms = Counter(dataset.counts)
+    # What became of the sequences that were too long is taken away, and these sequences themselves are added.
     for length, count in fit(too_long, rule.longest, dataset.manifest.options.over_length).items():
         rooms[rule.room(length)] -= count
     before = Counter({rule.longest_in(room): count for room, count in rooms.items() if count})
     before.update(too_long)
     return before
+
+
+def histogram_of(lengths: NDArray[np.int64]) -> Counter[int]:
+    """Returns length → number of sequences.
+
+    Example:
+        >>> histogram_of(np.array([5, 3, 5]))
+        Counter({5: 2, 3: 1})
+    """
+    distinct, counts = np.unique(lengths, return_counts=True)
+    return Counter(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
 
 
 def options_for(
@@ -212,11 +222,11 @@ def options_for(
 ) -> PlanOptions:
     """Returns the options to plan with.
 
-    They are a prepared folder's own, or defaults for a histogram. Arguments that are given replace them.
+    They are the source's own if it is a prepared folder, else defaults. Arguments that are given replace them.
 
     Raises:
-        ValueError: max_seq_len is missing for a histogram; or a folder was prepared with `align`, and so stores rooms
-            from which rooms for the given `align` and `extra_tokens` cannot be computed.
+        ValueError: max_seq_len is missing for a histogram; or the folder was prepared with `align`, and the given
+            `align` and `extra_tokens` need lengths that cannot be recovered from its rooms.
 
     Example:
         >>> from collections import Counter

@@ -66,7 +66,7 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
     ranks = _WORLD_SIZE * (1 if rule is None else rule.max_context_parallel)
     report = dataset_report(dataset, run=Topology(world_size=ranks, accumulation=_ACCUMULATION))
     packers: list[dict[str, Any]] = []
-    if len(dataset.manifest.capacities) == 1:
+    if len(dataset.manifest.capacities) == 1:  # of tokens; each resource with a cap has another
         source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
         compared = compare_packers(source, options_of(dataset), time_limit_seconds=_TIME_LIMIT_SECONDS)
         packers = compared.facts()["packers"]

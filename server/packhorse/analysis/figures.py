@@ -94,8 +94,8 @@ class CostlyFacts:
                     break
                 except subprocess.TimeoutExpired:
                     with self._lock:
-                        is_looked_at = time.monotonic() - self._wanted[digest][1] < LOOKED_SECONDS
-                    if not is_looked_at:
+                        _, looked = self._wanted[digest]
+                    if time.monotonic() - looked >= LOOKED_SECONDS:
                         child.kill()
                         return None
         if child.returncode:

@@ -51,7 +51,7 @@ class PackerResult:
     padding_ratio: float
     """Padding as a share of capacity, and so of GPU time, in [0, 1]."""
     bin_mates_again: float
-    """Expected share of sequences that share a bin which do so again an epoch later, in [0, 1]."""
+    """Expected share of a sequence's bin-mates that share a bin with it again in the next epoch, in [0, 1]."""
     gpu_hours: float | None = None
     """GPU-hours that the user's training spends on padding; None if its speed is not given."""
 
@@ -128,8 +128,9 @@ def compare_packers(
         )
         plans.append((name, plan, time.perf_counter() - started))
     bound = max(plan.lower_bound for _, plan, _ in plans)
-    tokens_per_hour = None if tokens_per_gpu_second is None else tokens_per_gpu_second * 3600 / epochs
-    results = [_result(name, plan, seconds, bound, tokens_per_hour) for name, plan, seconds in plans]
+    # Tokens of one epoch for each GPU-hour of the whole training.
+    tokens_per_gpu_hour = None if tokens_per_gpu_second is None else tokens_per_gpu_second * 3600 / epochs
+    results = [_result(name, plan, seconds, bound, tokens_per_gpu_hour) for name, plan, seconds in plans]
     return PackerComparison(
         name=source.name,
         options=options,
@@ -138,7 +139,9 @@ def compare_packers(
     )
 
 
-def _result(name: str, plan: PackingPlan, seconds: float, bound: int, tokens_per_hour: float | None) -> PackerResult:
+def _result(
+    name: str, plan: PackingPlan, seconds: float, bound: int, tokens_per_gpu_hour: float | None
+) -> PackerResult:
     """Returns the figures of a plan; `bound` is the best lower bound that any packer proved."""
     stats = PackingStats.from_templates(plan.templates, plan.max_seq_len, proven_bound=plan.lower_bound)
     return PackerResult(
@@ -156,5 +159,5 @@ def _result(name: str, plan: PackingPlan, seconds: float, bound: int, tokens_per
         bin_mates_again=bin_mates_again(
             PlanIndex.build(plan.templates, counts_of_templates(plan.templates), plan.max_seq_len)
         ),
-        gpu_hours=None if tokens_per_hour is None else stats.padding_tokens / tokens_per_hour,
+        gpu_hours=None if tokens_per_gpu_hour is None else stats.padding_tokens / tokens_per_gpu_hour,
     )

@@ -1,7 +1,7 @@
 """The files of the status page, to be served one by one, or as one self-contained HTML file.
 
-Owns reading the folder `page`, and inlining its files. What the page requests from a server, and how often, is decided
-by page.js in that folder; the server's answers are in `status_page`.
+Owns reading the folder `page`, and inlining its files. Leaves what the page requests, and how often, to page.js in that
+folder, and the server's answers to `status_page`.
 """
 
 import base64
@@ -16,6 +16,7 @@ _MAIN = "page.js"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".json": "application/json"}
 
 
+@cache
 def page_files() -> dict[str, tuple[str, bytes]]:
     """Returns the page's files: name → (content type, content).
 
@@ -23,11 +24,6 @@ def page_files() -> dict[str, tuple[str, bytes]]:
         >>> page_files()["page.js"][0]
         'text/javascript'
     """
-    return _page_files()
-
-
-@cache
-def _page_files() -> dict[str, tuple[str, bytes]]:
     paths = (path for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES)
     return {path.name: (_TYPES[path.suffix], path.read_bytes()) for path in paths}
 

@@ -7,7 +7,6 @@ when they draw.
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
@@ -15,6 +14,7 @@ matplotlib.use("Agg")
 
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 
 from packhorse.analysis.context_lengths import ContextLength
 from packhorse.analysis.packers import PackerComparison
@@ -26,11 +26,13 @@ from packhorse.topology import Balance
 _LINEAR_PERCENT = 0.001
 """The percentage below which the logarithmic axis is linear, so that a gap of 0 can be drawn."""
 
+_BLUE, _GREEN, _RED = "#4c72b0", "#55a868", "#c44e52"
+
 _WAITS = (
-    (Balance.NONE, True, "at every step", "#c44e52", "-"),
-    (Balance.MICRO_STEP, True, "the same, --balance micro-step", "#55a868", "-"),
-    (Balance.NONE, False, "at optimizer steps", "#c44e52", "--"),
-    (Balance.OPTIMIZER_STEP, False, "the same, --balance optimizer-step", "#55a868", "--"),
+    (Balance.NONE, True, "at every step", _RED, "-"),
+    (Balance.MICRO_STEP, True, "the same, --balance micro-step", _GREEN, "-"),
+    (Balance.NONE, False, "at optimizer steps", _RED, "--"),
+    (Balance.OPTIMIZER_STEP, False, "the same, --balance optimizer-step", _GREEN, "--"),
 )
 """Lines of a waiting panel: (balance, whether ranks wait at every step, label, color, line style)."""
 
@@ -42,12 +44,12 @@ def save_plot(report: DatasetReport, path: Path) -> None:
         report: the dataset's figures.
         path: the PNG to write.
     """
-    panels: list[Callable[[Any], None]] = [
+    own, run = report.dataset.manifest.max_seq_len, report.run
+    panels: list[Callable[[Axes], None]] = [
         lambda axes: _draw_lengths(axes, report),
         lambda axes: _draw_fullness(axes, report),
         lambda axes: _draw_padding(axes, report.context_lengths, own),
     ]
-    own, run = report.dataset.manifest.max_seq_len, report.run
     if run is not None and report.waiting:
         own_ranks = [row for row in report.waiting if row.world_size == run.world_size]
         own_context = [row for row in report.waiting if row.max_seq_len == own]
@@ -68,52 +70,51 @@ def save_plot(report: DatasetReport, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _draw_lengths(axes: Any, report: DatasetReport) -> None:
+def _draw_lengths(axes: Axes, report: DatasetReport) -> None:
     """Draws the histogram of rooms, in tokens."""
     plan = report.dataset.plan
-    axes.hist(plan.rooms, bins=60, weights=plan.counts, color="#4c72b0")
+    axes.hist(plan.rooms, bins=60, weights=plan.counts, color=_BLUE)
     title = f"{report.stats.n_sequences:,} sequences"
     axes.set(title=title, xlabel="length in tokens", ylabel="sequences", yscale="log")
 
 
-def _draw_fullness(axes: Any, report: DatasetReport) -> None:
+def _draw_fullness(axes: Axes, report: DatasetReport) -> None:
     """Draws how full rows are: with one padded sequence a row, and packed."""
     plan, templates, capacity = report.dataset.plan, report.dataset.templates, report.dataset.manifest.max_seq_len
     sums = np.array([sum(template) for template in templates])
     for values, weights, label, color in (
-        (plan.rooms, plan.counts, "one sequence a row, padded", "#c44e52"),
-        (sums, np.array(list(templates.values())), "packed", "#55a868"),
+        (plan.rooms, plan.counts, "one sequence a row, padded", _RED),
+        (sums, np.array(list(templates.values())), "packed", _GREEN),
     ):
-        share = 100 * weights / weights.sum()
-        bins = np.linspace(0, 100, 41)
-        axes.hist(100 * values / capacity, bins=bins, weights=share, label=label, color=color, alpha=0.8)
+        percent_of_rows, edges = 100 * weights / weights.sum(), np.linspace(0, 100, 41)
+        axes.hist(100 * values / capacity, edges, weights=percent_of_rows, label=label, color=color, alpha=0.8)
     title = f"{report.stats.n_bins:,} bins of {capacity:,} tokens"
     axes.set(title=title, xlabel="fullness in %", ylabel="% of rows")
     axes.legend(loc="upper center")
 
 
-def _draw_windows(axes: Any, rows: Sequence[ShuffleQuality]) -> None:
+def _draw_windows(axes: Axes, rows: Sequence[ShuffleQuality]) -> None:
     """Draws bytes read over the number of windows, and how often neighbours stay near each other."""
     numbers = [row.num_windows for row in rows]
-    axes.plot(numbers, [row.read_globally for row in rows], "--", marker="o", label="read, global", color="#c44e52")
-    axes.plot(numbers, [row.read for row in rows], marker="o", label="read, windowed", color="#55a868")
+    axes.plot(numbers, [row.read_globally for row in rows], "--", marker="o", label="read, global", color=_RED)
+    axes.plot(numbers, [row.read for row in rows], marker="o", label="read, windowed", color=_GREEN)
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     axes.set(title="locality windows; the cache holds one", xlabel="windows", ylabel="bytes read, all tokens = 1")
     neighbours = axes.twinx()
-    neighbours.plot(numbers, [row.neighbours for row in rows], ":", marker="x", label="neighbours", color="#4c72b0")
+    neighbours.plot(numbers, [row.neighbours for row in rows], ":", marker="x", label="neighbours", color=_BLUE)
     neighbours.set_ylim(bottom=0)
     neighbours.set_ylabel("neighbours near each other, by chance = 1")
     axes.legend(loc="upper left")
     neighbours.legend(loc="lower right")
 
 
-def _draw_padding(axes: Any, choices: Sequence[ContextLength], own: int) -> None:
+def _draw_padding(axes: Axes, choices: Sequence[ContextLength], own: int) -> None:
     """Draws the share of padding over context length: packed, and with one padded sequence a row."""
     sizes = [choice.max_seq_len for choice in choices]
     for padding, label, color in (
-        ([100 - 100 * choice.padded_efficiency for choice in choices], "one sequence a row, padded", "#c44e52"),
-        ([100 - 100 * choice.efficiency for choice in choices], "packed", "#55a868"),
+        ([100 - 100 * choice.padded_efficiency for choice in choices], "one sequence a row, padded", _RED),
+        ([100 - 100 * choice.efficiency for choice in choices], "packed", _GREEN),
     ):
         axes.plot(sizes, padding, marker="o", label=label, color=color)
     axes.axvline(own, color="grey", linestyle=":", label="this dataset")
@@ -122,7 +123,7 @@ def _draw_padding(axes: Any, choices: Sequence[ContextLength], own: int) -> None
     axes.legend()
 
 
-def _draw_waiting(axes: Any, rows: Sequence[WaitingRow], over: str, title: str, own: int) -> None:
+def _draw_waiting(axes: Axes, rows: Sequence[WaitingRow], over: str, title: str, own: int) -> None:
     """Draws GPU time lost to waiting over one field of the rows ("world_size" or "max_seq_len").
 
     Rows that could not be measured are left out. `own` is the run's value of the field, marked by a vertical line.
@@ -153,7 +154,7 @@ def save_comparison(compared: PackerComparison, path: Path) -> None:
     }
     gaps = [100 * (count - bound) / bound for count in rows.values()]
     figure, axes = pyplot.subplots(figsize=(8, 0.6 + 0.4 * len(rows)), layout="constrained")
-    bars = axes.barh(list(rows), gaps, color="#4c72b0")
+    bars = axes.barh(list(rows), gaps, color=_BLUE)
     axes.bar_label(bars, [f"{gap:.4f} %" for gap in gaps], padding=3)
     axes.invert_yaxis()
     axes.set_xscale("symlog", linthresh=_LINEAR_PERCENT)

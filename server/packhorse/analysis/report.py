@@ -6,7 +6,6 @@ ranks that share bins to `context_plans`, and plots to `analysis.plots`.
 """
 
 import json
-from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,11 +13,11 @@ import numpy as np
 
 from packhorse.analysis.context_lengths import ContextLength, context_lengths
 from packhorse.analysis.context_plans import BANDWIDTH, ContextPlan, context_plan
-from packhorse.analysis.counts import lengths_before
+from packhorse.analysis.counts import histogram_of, lengths_before
 from packhorse.analysis.unpacked import Unpacked, ways_without_packing
 from packhorse.analysis.waiting import WaitingRow, waiting_rows
 from packhorse.dataset import PreparedDataset, Version, stats_of, versions_of
-from packhorse.epoch import Groups, ShuffleQuality, bin_mates_again, shuffle_quality
+from packhorse.epoch import ShuffleQuality, bin_mates_again, shuffle_quality
 from packhorse.packing import PackingStats
 from packhorse.parameters import parameter
 from packhorse.topology import Topology
@@ -49,7 +48,7 @@ class DatasetReport:
     real_token_efficiency: float
     """The sequences' own tokens per token of capacity, without `extra_tokens` and alignment."""
     bin_mates_again: float
-    """Expected share of sequences that share a bin which do so again an epoch later, in [0, 1]."""
+    """Expected share of a sequence's bin-mates that share a bin with it again in the next epoch, in [0, 1]."""
     context_lengths: list[ContextLength]
     """The dataset's own context length and others around it, ascending."""
     without_packing: list[Unpacked]
@@ -108,7 +107,7 @@ def dataset_report(
             time.
 
     Raises:
-        ValueError: if ranks share bins, the run's world_size is not a multiple of the ranks that share one.
+        ValueError: ranks share bins, and the run's world_size is not a multiple of the ranks of a bin.
     """
     manifest, plan = dataset.manifest, dataset.plan
     ends = np.cumsum(plan.counts)
@@ -122,19 +121,19 @@ def dataset_report(
         bin_mates_again=bin_mates_again(plan),
         context_lengths=choices,
         without_packing=ways_without_packing(
-            lengths_before(dataset) if dataset.groups is None else _lengths_of_members(dataset.groups),
+            lengths_before(dataset) if dataset.groups is None else histogram_of(dataset.groups.members[:, 1]),
             manifest.options.rooms,
             manifest.options.over_length,
             manifest.options.max_sequences_per_bin,
         ),
         run=run,
         waiting=[] if run is None or manifest.options.context is not None else waiting_rows(choices, dataset, run),
-        context_plan=_context_plan(dataset, run or Topology(accumulation=_ACCUMULATION), bandwidth),
+        context_plan=_measured_sharing(dataset, run or Topology(accumulation=_ACCUMULATION), bandwidth),
         windows=quality_rows(dataset) if windows else [],
     )
 
 
-def _context_plan(dataset: PreparedDataset, run: Topology, bandwidth: float) -> ContextPlan | None:
+def _measured_sharing(dataset: PreparedDataset, run: Topology, bandwidth: float) -> ContextPlan | None:
     """Measures how ranks share bins; returns None if the dataset gives each bin to one rank."""
     rule = dataset.manifest.options.context
     if rule is None:
@@ -143,8 +142,7 @@ def _context_plan(dataset: PreparedDataset, run: Topology, bandwidth: float) -> 
     if rest and run.world_size > 1:
         raise ValueError(
             parameter("world_size")
-            + f" {run.world_size} is not a multiple of {rule.max_context_parallel}, the ranks that share a "
-            "bin"
+            + f" {run.world_size} is not a multiple of {rule.max_context_parallel}, the ranks that share a bin"
         )
     return context_plan(
         dataset.plan,
@@ -189,9 +187,3 @@ def quality_rows(dataset: PreparedDataset) -> list[ShuffleQuality]:
         for num_windows in _NUM_WINDOWS
         if num_windows == 1 or dataset.plan.num_bins >= _LEAST_BINS * num_windows
     ]
-
-
-def _lengths_of_members(groups: Groups) -> Counter[int]:
-    """Returns the lengths of the sequences in all groups: length in tokens → number of sequences."""
-    lengths, counts = np.unique(groups.members[:, 1], return_counts=True)
-    return Counter(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))

@@ -26,6 +26,9 @@ PAGE_FRESH_SECONDS = 1.0
 """The least time between two looks at the processes: rates are over at least this long. A request before then gets the
 same document again."""
 
+_FILES = {"/status": "page.html", "/status.schema.json": "status.schema.json"}
+"""Paths that show a file of another name; the other files have paths below /status/."""
+
 _HEADERS = [
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
@@ -49,14 +52,14 @@ class StatusPage:
         self._looks = looks
         self._figures = CostlyFacts(data_root)
         self._lock = threading.Lock()
-        self._before: Sequence[Any] = ()
+        self._servers_before: Sequence[Any] = ()
         self._asked_at = float("-inf")
         self._made: dict[str, Any] | None = None
         self._document = b""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answers a request for a path of the page, as WSGI prescribes."""
-        path, files = environ.get("PATH_INFO", ""), page_files()
+        """Answers a request for a path that the page `has`, as WSGI prescribes."""
+        path = environ.get("PATH_INFO", "")
         status, more = "200 OK", []
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
             status, kind, content = "405 Method Not Allowed", "text/plain", b"the page changes nothing: GET it\n"
@@ -69,8 +72,7 @@ class StatusPage:
             if not content:
                 status, kind, content = "503 Service Unavailable", "text/plain", b"no process serves yet\n"
         else:
-            name = {"/status": "page.html", "/status.schema.json": "status.schema.json"}.get(path)
-            kind, content = files[name or path.removeprefix("/status/")]
+            kind, content = page_files()[_FILES.get(path) or path.removeprefix("/status/")]
         headers = [("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(content)))]
         start_response(status, [*headers, *more, *_HEADERS])
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [content]
@@ -78,9 +80,9 @@ class StatusPage:
     @staticmethod
     def has(path: str) -> bool:
         """Whether the page has this path."""
-        return path in ("/", "/status", DOCUMENT, "/status.schema.json") or (
-            path.startswith("/status/") and path.removeprefix("/status/") in page_files()
-        )
+        if path.startswith("/status/"):
+            return path.removeprefix("/status/") in page_files()
+        return path in ("/", DOCUMENT, *_FILES)
 
     def document(self, looked_at: Collection[str] = ()) -> bytes:
         """Returns the document as JSON; empty if no process serves.
@@ -115,9 +117,10 @@ class StatusPage:
 
     def _of_looks(self, looks: Sequence[ProcessStatus], now: float) -> dict[str, Any]:
         """Returns the document for the answers of all processes; `now` is the time of the looks, for rates."""
-        after = [_process(look.activity) for look in looks]
-        activity = activity_between(self._before, after, now - self._asked_at if self._before else 0.0)
-        self._before = after
+        servers = [_server(look.activity) for look in looks]
+        seconds = now - self._asked_at if self._servers_before else 0.0
+        activity = activity_between(self._servers_before, servers, seconds)
+        self._servers_before = servers
         for stream in activity["streams"]:
             del stream["peer"]  # an address of a client is not for everybody who may see metrics
         first = looks[0]
@@ -148,7 +151,7 @@ def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return total
 
 
-def _process(answer: pb.GetActivityResponse) -> Any:
+def _server(answer: pb.GetActivityResponse) -> SimpleNamespace:
     """Returns a process's answer with the field names that `activity_between` reads."""
     process = answer.process_activity
     return SimpleNamespace(

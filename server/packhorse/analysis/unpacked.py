@@ -17,10 +17,8 @@ from packhorse.topology import RoomRule
 ROWS_PER_BATCH = 32
 """Rows in a batch that is padded to its longest sequence."""
 
-
 _DRAWN_SEQUENCES = 1 << 18
 """The most sequences that are put into random order; more are sampled."""
-
 
 _SEED = 0
 
@@ -62,12 +60,12 @@ def ways_without_packing(
     rooms: Counter[int] = Counter()
     for length, count in fitting.items():
         rooms[int(rule.room(length))] += count
-    laid = {length + rule.extra_tokens: count for length, count in counts.items()}
+    laid_end_to_end = {length + rule.extra_tokens: count for length, count in counts.items()}
     return [
         padded(rooms, rule.max_seq_len),
         sorted_batches(rooms, ROWS_PER_BATCH),
         random_order(rooms, rule.max_seq_len, max_sequences_per_row),
-        concatenated(laid, rule.max_seq_len),
+        concatenated(laid_end_to_end, rule.max_seq_len),
     ]
 
 
@@ -79,7 +77,7 @@ def padded(rooms: Mapping[int, int], max_seq_len: int) -> Unpacked:
         0.5
     """
     rows = sum(rooms.values())
-    return _made("padded", rooms, rows, rows * max_seq_len)
+    return _figures("padded", rooms, rows, rows * max_seq_len)
 
 
 def sorted_batches(rooms: Mapping[int, int], rows_per_batch: int) -> Unpacked:
@@ -96,11 +94,11 @@ def sorted_batches(rooms: Mapping[int, int], rows_per_batch: int) -> Unpacked:
     first = computed = 0
     for room in sorted(rooms, reverse=True):
         end = first + rooms[room]
-        # Batches that begin before `first`, and before `end`. Those in between are padded to this length.
-        batches_before, batches = -(-first // rows_per_batch), -(-end // rows_per_batch)
-        computed += room * (min(batches * rows_per_batch, rows) - min(batches_before * rows_per_batch, rows))
+        # The batches that begin with one of the rows first to end - 1 are padded to this room.
+        first_batch, end_batch = -(-first // rows_per_batch), -(-end // rows_per_batch)
+        computed += room * (min(end_batch * rows_per_batch, rows) - min(first_batch * rows_per_batch, rows))
         first = end
-    return _made("sorted-batches", rooms, rows, computed)
+    return _figures("sorted-batches", rooms, rows, computed)
 
 
 def concatenated(lengths: Mapping[int, int], max_seq_len: int) -> Unpacked:
@@ -115,7 +113,7 @@ def concatenated(lengths: Mapping[int, int], max_seq_len: int) -> Unpacked:
     """
     rows = -(-sum(length * count for length, count in lengths.items()) // max_seq_len)
     chances = sum(min(length - 1, max_seq_len) * count for length, count in lengths.items())
-    return _made("concatenated", lengths, rows, rows * max_seq_len, sequences_cut=round(chances / max_seq_len))
+    return _figures("concatenated", lengths, rows, rows * max_seq_len, sequences_cut=round(chances / max_seq_len))
 
 
 def random_order(rooms: Mapping[int, int], max_seq_len: int, max_sequences_per_row: int | None = None) -> Unpacked:
@@ -135,17 +133,17 @@ def random_order(rooms: Mapping[int, int], max_seq_len: int, max_sequences_per_r
         drawn = generator.permutation(np.repeat(values, counts))
     else:
         drawn = generator.choice(values, _DRAWN_SEQUENCES, p=counts / num_sequences)
-    ends = [0, *np.cumsum(drawn).tolist()]  # ends[i]: tokens before the i-th sequence
+    tokens_before = [0, *np.cumsum(drawn).tolist()]  # before each sequence, and after the last
     first = rows = 0
     while first < len(drawn):
-        last = bisect_right(ends, ends[first] + max_seq_len, lo=first) - 1
-        first = last if max_sequences_per_row is None else min(last, first + max_sequences_per_row)
+        end = bisect_right(tokens_before, tokens_before[first] + max_seq_len, lo=first) - 1
+        first = end if max_sequences_per_row is None else min(end, first + max_sequences_per_row)
         rows += 1
     rows = -(-rows * num_sequences // len(drawn))
-    return _made("random-order", rooms, rows, rows * max_seq_len)
+    return _figures("random-order", rooms, rows, rows * max_seq_len)
 
 
-def _made(way: str, rooms: Mapping[int, int], rows: int, computed: int, *, sequences_cut: int = 0) -> Unpacked:
+def _figures(way: str, rooms: Mapping[int, int], rows: int, computed: int, *, sequences_cut: int = 0) -> Unpacked:
     """Returns the figures of a way; `computed` counts the tokens that a GPU computes, padding included."""
     tokens = sum(room * count for room, count in rooms.items())
     return Unpacked(

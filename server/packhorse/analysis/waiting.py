@@ -40,14 +40,14 @@ class WaitingRow:
         return None if excess is None else idle_share(excess)
 
     def excess(self, balance: Balance, *, at_steps: bool) -> float | None:
-        """Returns the time that waiting adds, as a share of the work (0.5: half as long again); None as for `idle`."""
+        """Returns the time that waiting adds, as a share of the work (0.5: half as long again), None if unmeasured."""
         if self.waiting is None:
             return None
         measured = self.waiting[balance]
         return measured.at_steps if at_steps else measured.at_optimizer_steps
 
     def facts(self) -> dict[str, Any]:
-        """Returns the row as JSON values: `excess` and `idle`, at steps and at optimizer steps, under every balance."""
+        """Returns the row as JSON values: `excess` and `idle` at steps and at optimizer steps, for every balance."""
         return {
             "max_seq_len": self.max_seq_len,
             "world_size": self.world_size,
@@ -84,8 +84,9 @@ def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, top
         ValueError: an optimizer step of the run has more bins than can be balanced.
     """
     ranks = topology.world_size
-    most = MAX_BINS_PER_OPTIMIZER_STEP // (topology.stretches[0].batch_size * topology.accumulation)
-    sizes = sorted({max(1, ranks // 4), ranks, max(ranks, min(4 * ranks, most))})
+    bins_per_rank = topology.stretches[0].batch_size * topology.accumulation  # of the first optimizer step
+    most_ranks = MAX_BINS_PER_OPTIMIZER_STEP // bins_per_rank
+    sizes = sorted({max(1, ranks // 4), ranks, max(ranks, min(4 * ranks, most_ranks))})
     return [
         WaitingRow(
             max_seq_len=choice.max_seq_len,

@@ -38,8 +38,8 @@ class _Command(click.Command):
             for name in ("prepare", "tokenize"):
                 other = main.get_command(ctx.find_root(), name)
                 if other is not None and any(error.option_name in option.opts for option in other.params):
-                    said = f"{error.option_name} is an option of `packhorse {name}`: it goes after `--`, at the end."
-                    raise click.UsageError(said, ctx) from None
+                    message = f"{error.option_name} is an option of `packhorse {name}`: it goes after `--`, at the end."
+                    raise click.UsageError(message, ctx) from None
             raise
 
 
@@ -251,10 +251,11 @@ def _print_served(target: str, timeout_seconds: float | None, dataset: str | Non
         for number, digest in enumerate(_digests_of(info)):
             row = (info.name, digest, *numbers) if number == 0 else ("  older", digest, *("",) * len(numbers))
             rows.append((*row, *(() if streams is None else (str(streams[info.name, digest]),))))
-    columns = ("dataset", "digest", "max_seq_len", "sequences", "bins", "tokens", "efficiency")
-    last = () if streams is None else ("streams",)
+    columns: tuple[str, ...] = ("dataset", "digest", "max_seq_len", "sequences", "bins", "tokens", "efficiency")
+    if streams is not None:
+        columns += ("streams",)
     console = output_console()
-    console.print(table(*columns, *last, rows=rows, left=("digest",), is_plain=True))
+    console.print(table(*columns, rows=rows, left=("digest",), is_plain=True))
     for info in datasets:
         if info.context_rule is not None:
             console.print(f"{info.name}: {info.context_rule}", markup=False)
@@ -277,4 +278,5 @@ def _streams_by_digest(target: str) -> Counter[tuple[str, str]] | None:
     except PackhorseError:
         return None
     streams = (stream for server in servers for stream in server.streams)
+    # A stream's digest continues with "+…" if positions are skipped.
     return Counter((stream.dataset, stream.digest.partition("+")[0]) for stream in streams)

@@ -1,23 +1,19 @@
 """The tables that `plan` prints: of packers, and of context plans.
 
-Owns their columns. Leaves every figure to `packhorse.analysis`, and the tables of `inspect` to `reports`.
+Owns their columns. Leaves every figure to `packhorse.analysis`, and the tables that only `inspect` prints to `reports`.
 """
 
 from collections.abc import Sequence
 
 from rich.table import Table
 
-from packhorse.analysis import (
-    ContextPlan,
-    PackerComparison,
-)
+from packhorse.analysis import ContextPlan, PackerComparison
 from packhorse.analysis.commands.sentences import percent
 from packhorse.cli.shared.printing import table
 
 
 def packers_table(compared: PackerComparison) -> Table:
     """Returns the table of packers; a star marks a plan that the time limit cut off."""
-    with_hours = compared.packers[0].gpu_hours is not None
     rows = (
         (
             result.algorithm
@@ -35,13 +31,16 @@ def packers_table(compared: PackerComparison) -> Table:
         for result in compared.packers
     )
     columns = ("packer", "bins", "efficiency", "gap", "seconds", "padding tokens", "GPU time on padding")
-    hours = ("GPU-hours on padding in your run",) if with_hours else ()
+    hours = () if compared.packers[0].gpu_hours is None else ("GPU-hours on padding in your run",)
     title = f"{compared.name}, max_seq_len {compared.options.max_seq_len:,}: at least {compared.lower_bound:,} bins"
     return table(*columns, "bin-mates met again", *hours, rows=rows, title=f"{title} (proven)")
 
 
 def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
-    """Returns the table of context plans for the same counts, one row for each rule, in the order given."""
+    """Returns the table of context plans for the same counts, each measured for one number of context-parallel groups.
+
+    It has one row for each rule, in the order given.
+    """
     rows = (
         (
             f"{plan.rule.tokens_per_rank:,}",
@@ -51,13 +50,17 @@ def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
             f"{plan.efficiency:.1%}",
             f"{plan.parallel_share:.1%}",
             percent(plan.communication),
-            *(("too few bins", "") if lost is None or waiting is None else (percent(waiting), percent(lost))),
+            *(cell for context_groups in plan.waiting for cell in lost_cells(plan, context_groups)),
         )
         for plan in plans
-        for [(groups, waiting)] in (plan.waiting.items(),)
-        for lost in (plan.lost(groups),)
     )
     columns = ("tokens a rank", "ranks of a bin", "cost cap", "bins", "efficiency", "tokens on several ranks")
     more = ("communication", "waiting", "lost beyond the work")
     title = f"{name}, max_seq_len {plans[0].rule.max_seq_len:,}, at {plans[0].bandwidth:g} GB/s"
     return table(*columns, *more, rows=rows, title=title)
+
+
+def lost_cells(plan: ContextPlan, context_groups: int) -> tuple[str, str]:
+    """Returns the time lost to waiting, and to waiting and communication, as shares of the time of computing."""
+    waiting, lost = plan.waiting[context_groups], plan.lost(context_groups)
+    return ("too few bins", "") if waiting is None or lost is None else (percent(waiting), percent(lost))

@@ -9,7 +9,7 @@ import io
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import has_magic
 from importlib.util import find_spec
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_SEQ_LEN = 4096
 _FLAG = re.compile(r"(?<![\w-])--(?!help\b)[a-z][a-z-]+")
-_WRITING = {"--output", "--overwrite", "--append", "--dry-run", "--format"}
+_WRITING_FLAGS = {"--output", "--overwrite", "--append", "--dry-run", "--format"}
 _RAW_SUFFIXES = (".parquet", ".arrow", ".npy", ".idx", ".bin", ".jsonl", ".json", ".csv", ".txt", ".gz", ".zst")
 _TOKENIZE = "`packhorse tokenize"
+"""In a message of `prepare` about text, which `packhorse tokenize` would make tokens of."""
 _QUICK = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
 """The packers that are compared, if they are installed; each plans within `_QUICK_SECONDS`."""
 _QUICK_SECONDS = 2.0
-_NAMES = {
+_WAYS = {
     "packed": "packed",
     "padded": "padded",
     "sorted-batches": "sorted by length",
@@ -88,7 +89,7 @@ class Look:
         if not self.is_raw:
             return
         packed, over = report.dataset.manifest.efficiency, report.dataset.manifest.over_length
-        ways = ", ".join(f"{_NAMES[way.way]} {_percent(way.efficiency)}" for way in report.without_packing)
+        ways = ", ".join(f"{_WAYS[way.way]} {_percent(way.efficiency)}" for way in report.without_packing)
         yield f"of the tokens that a GPU computes, real are: packed {_percent(packed)}; without packing: {ways}"
         if over.sequences:
             done = f"{over.tokens:,} of their tokens are left out" if over.tokens else "no token is left out"
@@ -98,7 +99,7 @@ class Look:
             )
         yield from self.notes
         if errors := self._errors(report.dataset):
-            shown = ", ".join(f"{_NAMES[name]} {100 * error:.1f}" for name, error in errors.items())
+            shown = ", ".join(f"{_WAYS[name]} {100 * error:.1f}" for name, error in errors.items())
             yield (
                 f"standard errors, in points of a percent, from tenths of the sample: {shown}; all rows sort better by "
                 "length, and share bins again less, than those of a sample"
@@ -199,28 +200,30 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
         ClickException: an option or the input is wrong.
     """
     typed = {each.partition("=")[0] for each in more}
-    if writing := sorted(typed & _WRITING):
+    if writing := sorted(typed & _WRITING_FLAGS):
         raise click.UsageError(f"`packhorse inspect` keeps nothing: {', '.join(writing)} is for `packhorse prepare`.")
     if options.sample is not None and options.tokenizer is None:
         raise click.UsageError("--sample goes with --tokenizer: lengths are read as a whole, which takes seconds.")
     with tempfile.TemporaryDirectory(prefix="packhorse-inspect-") as folder:
         notes, share, inputs = [], 1.0, [source]
         if options.sample is not None:
-            text, share, inputs = _sample_of(source, options.sample, Path(folder))
-            notes.append(text)
+            note, share, inputs = _sample_of(source, options.sample, Path(folder))
+            notes.append(note)
         name = _UNNAMEABLE.sub("-", Path(without_secrets(source)).stem).strip("-.") or "raw"
         output = Path(folder) / "look" / (f"{name}-sample" if share < 1 else name)  # the figures show this name
-        given = {
+        values = {
             "--max-seq-len": str(DEFAULT_MAX_SEQ_LEN if options.max_seq_len is None else options.max_seq_len),
             "--over-length": "split",
             "--length-column": options.length_column,
             "--tokenizer": options.tokenizer,
         }
-        arguments = [each for flag, value in given.items() if value is not None for each in (flag, value)]
-        _run_prepare([*(each for name in inputs for each in ("--input", name)), *arguments, *more], output)
+        flags = [each for flag, value in values.items() if value is not None for each in (flag, value)]
+        flags += more
+        _run_prepare([*(each for path in inputs for each in ("--input", path)), *flags], output)
         if options.max_seq_len is None and "--max-seq-len" not in typed:
             notes.append(f"planned for max_seq_len {DEFAULT_MAX_SEQ_LEN:,}; --max-seq-len gives yours")
-        yield Look(output, True, tuple(notes), share, _next_command(source, given, more))
+        next_command = f"packhorse prepare {shlex.join(['--input', source, *flags])} --output DIR"
+        yield Look(output, is_raw=True, notes=tuple(notes), share=share, next_command=next_command)
 
 
 def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, list[str]]:
@@ -261,12 +264,6 @@ def _run_prepare(arguments: Sequence[str], output: Path) -> None:
             message = f"{message.partition(',')[0]}: give --tokenizer, the tokenizer.json or its folder"
             raise click.ClickException(message) from error
         raise click.ClickException(_where_flags_go(in_flags(message, command.params))) from error
-
-
-def _next_command(source: str, given: Mapping[str, str | None], more: Sequence[str]) -> str:
-    """Returns the command with which the user would prepare the same input."""
-    flags = [each for flag, value in given.items() if value is not None for each in (flag, value)]
-    return f"packhorse prepare {shlex.join(['--input', source, *flags, *more])} --output DIR"
 
 
 def _percent(share: float) -> str:

@@ -8,27 +8,22 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 
-from packhorse.analysis import (
-    ROWS_PER_BATCH,
-    ContextPlan,
-    DatasetReport,
-    Unpacked,
-    WaitingRow,
-    options_of,
-    price_of,
-)
-from packhorse.analysis.commands.sentences import items_of, percent
+from packhorse.analysis import ROWS_PER_BATCH, ContextPlan, DatasetReport, Unpacked, WaitingRow, options_of, price_of
+from packhorse.analysis.commands.plan_tables import lost_cells
+from packhorse.analysis.commands.sentences import items_word, percent
 from packhorse.analysis.commands.waiting_advice import advice
 from packhorse.cli.shared.printing import table
 from packhorse.epoch import ShuffleQuality
 from packhorse.topology import Balance, Topology
 
-_MEANINGS = {
+_WAYS = {
     "padded": "one sequence a row, padded",
     "sorted-batches": f"sorted by length, batches of {ROWS_PER_BATCH} padded to their longest",
     "random-order": "rows filled in random order",
     "concatenated": "concatenated and cut into rows",
 }
+_SHOWN_LENGTHS = 12
+"""The most lengths of a template that are shown."""
 _DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split", "drop": "dropped"}
 
 
@@ -54,10 +49,12 @@ def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table |
 
 
 def _templates_table(report: DatasetReport, num_templates: int) -> Table:
-    """Returns the table of the most used templates; a template of more than 12 lengths is shortened."""
+    """Returns the table of the most used templates; a template of very many lengths is shortened."""
     rows = []
     for template, multiplicity in report.dataset.templates.most_common(num_templates):
-        shown = ", ".join(map(str, template[:12])) + (f", … ({len(template)})" if len(template) > 12 else "")
+        shown = ", ".join(map(str, template[:_SHOWN_LENGTHS]))
+        if len(template) > _SHOWN_LENGTHS:
+            shown += f", … ({len(template)})"
         share = multiplicity / report.stats.n_bins
         rows.append((f"{multiplicity:,}", f"{share:.2%}", f"{sum(template):,}", shown))
     columns = ("bins", "share", "tokens", "template")
@@ -67,7 +64,7 @@ def _templates_table(report: DatasetReport, num_templates: int) -> Table:
 def _context_lengths_table(report: DatasetReport) -> Table:
     """Returns the table of the dataset planned for several context lengths."""
     done = _DONE_TO_LONG[options_of(report.dataset).over_length]
-    columns = ("max_seq_len", "bins", "packed", "padded", f"{items_of(report)} {done}", "tokens lost")
+    columns = ("max_seq_len", "bins", "packed", "padded", f"{items_word(report)} {done}", "tokens lost")
     rows = (
         (
             f"{choice.max_seq_len:,}",
@@ -86,7 +83,7 @@ def unpacked_table(ways: Sequence[Unpacked], packed_tokens: int) -> Table:
     """Returns the table of ways without packing, compared with the tokens that a GPU computes with packing."""
     rows = (
         (
-            _MEANINGS[way.way],
+            _WAYS[way.way],
             f"{way.rows:,}",
             f"{way.efficiency:.2%}",
             f"{way.computed_tokens / packed_tokens:.3f}",
@@ -137,12 +134,11 @@ def groups_table(plan: ContextPlan) -> Table:
     """Returns the table of time lost to waiting and communication, by the number of context-parallel groups."""
     rows = (
         (
-            f"{groups:,}",
-            f"{groups * plan.rule.max_context_parallel:,}",
-            *(("too few bins", "") if lost is None or waiting is None else (percent(waiting), percent(lost))),
+            f"{context_groups:,}",
+            f"{context_groups * plan.rule.max_context_parallel:,}",
+            *lost_cells(plan, context_groups),
         )
-        for groups, waiting in plan.waiting.items()
-        for lost in (plan.lost(groups),)
+        for context_groups in plan.waiting
     )
     title = (
         f"time that ranks lose, waiting at every micro-step, balance micro-step, accumulation {plan.accumulation}, at "

@@ -1,4 +1,4 @@
-"""Sentences that `inspect` and `plan` print.
+"""Sentences that `inspect` prints, and shares in percent for its tables and those of `plan`.
 
 Owns the wording. Leaves every figure to `packhorse.analysis`, tables to `reports`, advice to `waiting_advice`, and
 sentences that `prepare` also prints to `packhorse.cli.shared.sentences`.
@@ -21,11 +21,11 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
     yield repr(report.stats)
     if real := real_tokens(manifest):
         yield f"real tokens: {real}"
-    lengths = dataset.plan.rooms
+    rooms = dataset.plan.rooms
     measured = "rooms of groups" if dataset.has_groups else "lengths" if rule_of(dataset).is_plain else "rooms"
-    quantiles = ", ".join(f"p{round(100 * q)} {length:,}" for q, length in report.quantiles.items())
+    quantiles = ", ".join(f"p{round(100 * q)} {room:,}" for q, room in report.quantiles.items())
     yield (
-        f"{measured}: {lengths[0]:,} to {lengths[-1]:,} tokens, mean {report.mean_room:,.1f}, {quantiles}; "
+        f"{measured}: {rooms[0]:,} to {rooms[-1]:,} tokens, mean {report.mean_room:,.1f}, {quantiles}; "
         f"{manifest.num_rooms:,} {'classes of sizes' if manifest.resources else 'distinct'}"
     )
     yield (
@@ -35,7 +35,7 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
     if (rule := manifest.options.context) is not None:
         yield f"shared bins: {rule}"
     yield (
-        f"bin-mates: {report.bin_mates_again:.1%} of the {items_of(report)} that share a bin share one again in the "
+        f"bin-mates: {report.bin_mates_again:.1%} of the {items_word(report)} that share a bin share one again in the "
         f"next epoch"
     )
     yield from _origin_lines(manifest)
@@ -83,7 +83,7 @@ def _read_text(inputs: Inputs) -> str:
     return f"{inputs.kind}{column}, {inputs.rows:,} rows{files}"
 
 
-def items_of(report: DatasetReport) -> str:
+def items_word(report: DatasetReport) -> str:
     """Returns the word for the items that the plan packs: "sequences" or "groups"."""
     return "groups" if report.dataset.has_groups else "sequences"
 
