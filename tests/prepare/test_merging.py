@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packhorse.dataset import create_array
 from packhorse.prepare import _merging
-from packhorse.prepare._merging import cut_merges, merge_task
+from packhorse.prepare._merging import Files, cut_merges, merge_task
 from packhorse.prepare.duplicates import cut_chunks, find_duplicate
 from packhorse.wire import ids_sum
 
@@ -48,11 +48,11 @@ def test_ranges_of_any_size_make_the_sorted_whole(runs: list[list[tuple[int, int
     dtype = "uint32" if min(ids) >= 0 and max(ids) < 2**32 else "int64"
     with tempfile.TemporaryDirectory() as name, mock.patch.object(_merging, "PAGE_BYTES", page_bytes):
         folder = Path(name)
-        files: list[tuple[str, str | None]] = []
+        files: list[Files] = []
         for number, run in enumerate(runs):
             np.save(folder / f"{number}.npy", np.array([identity for _, identity, _ in run], dtype=dtype))
             np.save(folder / f"{number}-starts.npy", np.array([first for _, _, first in run], dtype=np.uint32))
-            files.append((str(folder / f"{number}.npy"), str(folder / f"{number}-starts.npy")))
+            files.append(Files(str(folder / f"{number}.npy"), str(folder / f"{number}-starts.npy")))
         create_array(folder / "pools.npy", dtype, (len(expected),))
         create_array(folder / "starts.npy", "uint32", (len(expected),))
         edges = edges_of(runs)
@@ -75,11 +75,11 @@ def test_ranges_of_any_size_make_the_sorted_whole(runs: list[list[tuple[int, int
 def test_runs_that_follow_each_other_are_laid_end_to_end(tmp_path: Path, is_list: bool) -> None:
     """Rows by number: nothing is compared, whatever the ids."""
     parts = [np.arange(50), np.arange(50, 1000), np.arange(1000, 1003)]
-    files: list[tuple[str, str | None]] = []
+    files: list[Files] = []
     for number, part in enumerate(parts):
         values = np.stack([part, part + 5], axis=1) if is_list else part
         np.save(tmp_path / f"{number}.npy", values.astype(np.int64))
-        files.append((str(tmp_path / f"{number}.npy"), None))
+        files.append(Files(str(tmp_path / f"{number}.npy"), None))
     edges = np.array([[0, len(part)] for part in parts])
     shape = (1003, 2) if is_list else (1003,)
     create_array(tmp_path / "out.npy", "int64", shape)
@@ -102,7 +102,7 @@ def test_runs_of_another_type_are_widened(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(300, dtype=np.uint32) * 3)
     np.save(tmp_path / "b.npy", np.array([-7, 4, 2**40], dtype=np.int64))
     create_array(tmp_path / "out.npy", "int64", (303,))
-    files: list[tuple[str, str | None]] = [(str(tmp_path / f"{name}.npy"), None) for name in "ab"]
+    files = [Files(str(tmp_path / f"{name}.npy"), None) for name in "ab"]
     with mock.patch.object(_merging, "PAGE_BYTES", 128):
         edges = np.array([[0, 300], [0, 3]])
         for task in cut_merges(files, edges, str(tmp_path / "out.npy"), writes="ids", sort=True, workers=1):

@@ -86,7 +86,7 @@ def _draw_fullness(axes: Axes, report: DatasetReport) -> None:
         (plan.rooms, plan.counts, "one sequence a row, padded", _RED),
         (sums, np.array(list(templates.values())), "packed", _GREEN),
     ):
-        percent_of_rows, edges = 100 * weights / weights.sum(), np.linspace(0, 100, 41)
+        percent_of_rows, edges = 100 * weights / weights.sum(), np.linspace(0, 100, 41).tolist()
         axes.hist(100 * values / capacity, edges, weights=percent_of_rows, label=label, color=color, alpha=0.8)
     title = f"{report.stats.n_bins:,} bins of {capacity:,} tokens"
     axes.set(title=title, xlabel="fullness in %", ylabel="% of rows")

@@ -28,8 +28,8 @@ def available_cores() -> int:
     if sys.platform != "linux":
         return os.cpu_count() or 1
     cores = len(os.sched_getaffinity(0))
-    quota = min(quotas(_text_of(OWN_GROUPS), MOUNT), default=math.inf)
-    return max(1, min(cores, math.ceil(quota) if math.isfinite(quota) else cores))
+    quota = min(quotas(_text_of(OWN_GROUPS), MOUNT), default=cores)
+    return max(1, min(cores, math.ceil(quota)))
 
 
 def quotas(groups: str, root: Path) -> list[float]:
@@ -83,13 +83,13 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def _folders_of(listed: str, controller: str, root: Path) -> Iterator[tuple[int, Path]]:
+def _folders_of(groups: str, controller: str, root: Path) -> Iterator[tuple[int, Path]]:
     """Yields the version (1 or 2) and the folder of each group that may limit a controller, such as "memory".
 
-    `listed` is the text of /proc/self/cgroup. A line is `NUMBER:CONTROLLERS:PATH`; version 2 has number 0 and one tree
+    `groups` is the text of /proc/self/cgroup. A line is `NUMBER:CONTROLLERS:PATH`; version 2 has number 0 and one tree
     for all controllers. In a container the path may not exist below the mount, so the root's folder comes first.
     """
-    for line in listed.splitlines():
+    for line in groups.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0":

@@ -134,16 +134,16 @@ class ProcessEngine:
             ChildProcessError: a process died, for example because memory ran out.
         """
         # Processes start here, with Ctrl-C held back: only this process gets it, and ends the others.
-        with _deaths_said(), held_signals([signal.SIGINT]):
+        with _naming_deaths(), held_signals([signal.SIGINT]):
             return self._results([self._executor.submit(function, task) for task in tasks])
 
     def _results(self, futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
-        with _deaths_said():
+        with _naming_deaths():
             yield from results_in_order(futures)
 
 
 @contextmanager
-def _deaths_said() -> Iterator[None]:
+def _naming_deaths() -> Iterator[None]:
     """Turns the error of a broken pool of processes into a ChildProcessError with advice."""
     try:
         yield

@@ -20,6 +20,7 @@ def results_in_order(futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
         [1, 2]
     """
     for future in futures:
-        while not wait((future,), timeout=_SIGNALS_SECONDS).done:
-            pass
+        is_done = False
+        while not is_done:
+            is_done = bool(wait((future,), timeout=_SIGNALS_SECONDS).done)
         yield future.result()

@@ -1,4 +1,4 @@
-"""Signals that end a program: which they are, and holding them back while folders change their names."""
+"""Signals that end a program: which they are, and holding them back for a while."""
 
 import signal
 from collections.abc import Collection, Iterator

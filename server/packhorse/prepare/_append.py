@@ -1,17 +1,17 @@
-"""Appending to a dataset: which input and options may continue it.
+"""Appending to a dataset: which input and options may continue it, and whether the new version still holds the old one.
 
-Owns the checks before any row is read, and the numbers of new rows. Joining old and new counts and arrays is in
-`counting` and `_spills`, for which the version before is one more sorted file, so its input is not read again. Whether
-a new version still holds the old one is checked at the end, in `_rewritten`.
+Owns the checks before any row is read, the numbers of new rows, and the check at the end, needed if the input holds old
+and new rows together. Leaves joining old and new counts and arrays to `totals` and `_merging`, for which the version
+before is one more spill, so that its input is not read again.
 """
 
 import os
 from dataclasses import asdict, replace
 
-from packhorse.dataset import (
-    PlanOptions,
-    PreparedDataset,
-)
+import numpy as np
+
+from packhorse.dataset import PlanOptions, PreparedDataset
+from packhorse.epoch import Groups
 from packhorse.formats.files import absolute
 from packhorse.parameters import parameter
 from packhorse.prepare.input import Opened, Resource
@@ -36,32 +36,34 @@ def refuse_growth(
             f"{before.name} was prepared by an earlier release and does not say from how many rows; prepare it again "
             "to append to it"
         )
-    said = _differing(manifest.options, options)
+    differences = _differing(manifest.options, options)
     if manifest.id_column != opened.columns.id:
-        said.append(f"id_column was {manifest.id_column} and is {opened.columns.id}")
-    keys = [manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None]
-    if keys[0] != keys[1]:
-        its, theirs = (f"keys of column {column!r}" if column else "no keys" for column in keys)
-        said.append(f"it has {its}, and the input gives {theirs}")
-    were_by = manifest.groups.by if manifest.groups else None
-    if were_by != groups_by:
-        said_by = [f"by {by}" if by else "without groups" for by in (were_by, groups_by)]
-        said.append(f"it was planned {said_by[0]}, and the input is {said_by[1]}")
-    were = tuple(
+        differences.append(f"id_column was {manifest.id_column} and is {opened.columns.id}")
+    columns = (manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None)
+    old, new = (f"keys of column {column!r}" if column else "no keys" for column in columns)
+    if old != new:
+        differences.append(f"it has {old}, and the input gives {new}")
+    rules = (manifest.groups.by if manifest.groups else None, groups_by)
+    old, new = (f"by {rule}" if rule else "without groups" for rule in rules)
+    if old != new:
+        differences.append(f"it was planned {old}, and the input is {new}")
+    old_resources = tuple(
         Resource(name=each.name, column=each.column, cap=each.cap, cost=each.cost) for each in manifest.resources
     )
-    if were != opened.columns.resources:
-        were_said, are_said = (", ".join(map(str, each)) or "none" for each in (were, opened.columns.resources))
-        said.append(f"its resources were {were_said}, and are {are_said}")
+    if old_resources != opened.columns.resources:
+        old, new = (", ".join(map(str, some)) or "none" for some in (old_resources, opened.columns.resources))
+        differences.append(f"its resources were {old}, and are {new}")
     if inputs.kind != opened.kind:
-        said.append(f"it was prepared from {inputs.kind}, and the input is {opened.kind}")
+        differences.append(f"it was prepared from {inputs.kind}, and the input is {opened.kind}")
     elif inputs.length_column != opened.columns.length:
-        said.append(f"lengths came from column {inputs.length_column!r}, and come from {opened.columns.length!r}")
+        differences.append(
+            f"lengths came from column {inputs.length_column!r}, and come from {opened.columns.length!r}"
+        )
     elif not adds and opened.num_rows <= inputs.rows:
-        said.append(f"it was prepared from {inputs.rows:,} rows, and the input holds no more")
+        differences.append(f"it was prepared from {inputs.rows:,} rows, and the input holds no more")
     elif adds and (again := _known(before, opened)):
-        said.append(f"{again} is in it already and has not changed: give files of new sequences only")
-    _refuse(before, said)
+        differences.append(f"{again} is in it already and has not changed: give files of new sequences only")
+    _refuse(before, differences)
 
 
 def refuse_other_options(before: PreparedDataset, options: PlanOptions) -> None:
@@ -74,9 +76,9 @@ def _differing(was: PlanOptions, now: PlanOptions) -> list[str]:
     return [f"{name} was {before[name]} and is {after[name]}" for name in after if before[name] != after[name]]
 
 
-def _refuse(before: PreparedDataset, said: list[str]) -> None:
-    if said:
-        raise ValueError(parameter("append") + f" cannot continue {before.name}: {'; '.join(said)}")
+def _refuse(before: PreparedDataset, differences: list[str]) -> None:
+    if differences:
+        raise ValueError(parameter("append") + f" cannot continue {before.name}: {'; '.join(differences)}")
 
 
 def _known(before: PreparedDataset, opened: Opened) -> str | None:
@@ -94,3 +96,58 @@ def continued(before: PreparedDataset, opened: Opened) -> Opened:
     assert before.manifest.inputs is not None
     rows = before.manifest.inputs.rows
     return replace(opened, ranges=[replace(each, first_index=each.first_index + rows) for each in opened.ranges])
+
+
+def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
+    """Refuses a new version, prepared from all rows, that lacks or changes an entry of the version before.
+
+    Args:
+        before: the version before.
+        grown: the new version, complete but without its final name.
+
+    Raises:
+        ValueError: a key, an id, its room or its group is missing or another one.
+    """
+    if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
+        raise _rewritten(before, grown)
+    if before.groups is not None and grown.groups is not None:
+        _refuse_other_groups(before, before.groups, grown, grown.groups)
+        return
+    # For each room, every id of the old pool must be among the new pool's ids of this room; both ascend.
+    ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
+    begin = 0
+    for room, count in zip(before.plan.lengths.tolist(), before.plan.counts.tolist(), strict=True):
+        ids = before.pool[begin : begin + count]
+        end = ends.get(room, 0)
+        now = grown.pool[end - grown.counts[room] : end]
+        at = np.searchsorted(now, ids)  # the last of these is the greatest
+        if len(now) < count or at[-1] == len(now) or not np.array_equal(now[at], ids):
+            raise _rewritten(before, grown)
+        begin += count
+
+
+def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDataset, new: Groups) -> None:
+    """Refuses a version whose first groups are not exactly the groups of the version before."""
+    num_groups = len(old.table)
+    if len(new.table) < num_groups or not np.array_equal(new.members[: len(old.members)], old.members):
+        raise _rewritten(before, grown)
+    differing = np.flatnonzero((new.table[:num_groups] != old.table).any(axis=1))
+    last_id = old.table[-1, 0]
+    if len(differing) == 1 and new.table[num_groups - 1, 0] == last_id:  # the last group now ends later
+        raise ValueError(
+            f"group {last_id} is in {before.name} already, and {grown.manifest.source} adds sequences to it: "
+            "only whole groups are appended; number the new ones otherwise, or prepare it as a dataset of its own"
+        )
+    if len(differing):
+        raise _rewritten(before, grown)
+    if old.resources is None or new.resources is None:
+        return
+    if not np.array_equal(new.resources[: len(old.resources)], old.resources):
+        raise _rewritten(before, grown)
+
+
+def _rewritten(before: PreparedDataset, grown: PreparedDataset) -> ValueError:
+    return ValueError(
+        f"{grown.manifest.source} does not hold what {before.name} was prepared from, with sequences added: prepare it "
+        "as a dataset of its own"
+    )

@@ -7,13 +7,7 @@ Owns the pass, and the error that names the rows of a key that occurs twice. Lea
 from collections.abc import Iterator
 from pathlib import Path
 
-from packhorse.dataset import (
-    DuplicateKeyError,
-    KeyRecord,
-    KeyRows,
-    PreparedDataset,
-    write_keys,
-)
+from packhorse.dataset import DuplicateKeyError, KeyRecord, KeyRows, PreparedDataset, write_keys
 from packhorse.jobs import Progress
 from packhorse.parameters import parameter
 from packhorse.prepare.input import Opened, changed

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, write_entries
 from packhorse.prepare._kernels import scatter
 from packhorse.prepare._spills import Entries, Spill, claim, map_entries, sort_segments
-from packhorse.prepare.counting import Counted
+from packhorse.prepare.totals import Counted
 from packhorse.wire import ids_sum
 
 PAGE_BYTES = 1 << 16
@@ -35,11 +35,17 @@ _RANGES_OF_WORKER = 8
 _PIVOTS = 64
 """Parts into which `_entries_at` divides a range of ids in each round of its search."""
 
-Files = tuple[str, str | None]
-"""Paths of a spill's ids and of its first tokens (None if all are 0); or of a list of (id, length), and None."""
-
 Writes = Literal["ids", "first_tokens", "over"]
 """The array that a task writes: pools.npy, starts.npy or over_length.npy."""
+
+
+class Files(NamedTuple):
+    """Paths of the files of a spill that are merged into one array."""
+
+    ids: str
+    """The file of ids: uint32 or int64 [n]; or a list of (id, length): int64 [n, 2]."""
+    first_tokens: str | None
+    """The file of first tokens; None if all are 0, and for a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,8 @@ class MergeTask:
     writes: Writes
     """The array that the file is."""
     sort: bool
-    """Whether the ids of different spills overlap; if not, each spill's ids are above those of the spill before."""
+    """Whether to sort each segment, as ids of different spills overlap. If not, the ids of each spill are greater than
+    all ids of the spill before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +114,14 @@ class Arrays:
             workers: number of tasks that run at a time.
         """
         cut = partial(cut_merges, sort=sort, workers=workers)
-        files = [(spill.ids, spill.first_tokens) for spill in spills]
+        files = [Files(spill.ids, spill.first_tokens) for spill in spills]
         tasks = [*cut(files, edges, self.pool, writes="ids")]
         if self.first_tokens:
             tasks += cut(files, edges, self.first_tokens, writes="first_tokens")
         if self.over:
             lists = [spill.over for spill in spills if spill.over]
             over_edges = np.array([[0, len(map_entries(path))] for path in lists])
-            tasks += cut([(path, None) for path in lists], over_edges, self.over, writes="over")
+            tasks += cut([Files(path, None) for path in lists], over_edges, self.over, writes="over")
         return tasks
 
 
@@ -232,11 +239,10 @@ def _checksum(entries: NDArray[Any]) -> str:
 
 def _columns(files: Files) -> tuple[Entries, Entries | None]:
     """Maps a spill's files: ids and first tokens (None if all are 0), or ids and lengths of over-long sequences."""
-    first, second = files
-    mapped = map_entries(first)
-    if mapped.ndim == 2:
-        return mapped[:, 0], mapped[:, 1]
-    return mapped, map_entries(second) if second else None
+    ids = map_entries(files.ids)
+    if ids.ndim == 2:
+        return ids[:, 0], ids[:, 1]
+    return ids, map_entries(files.first_tokens) if files.first_tokens else None
 
 
 def _entries_at(
@@ -249,9 +255,9 @@ def _entries_at(
 ) -> NDArray[np.int64]:
     """Returns where the first `rank` entries of one merged segment end in each of k spills: int64 [k].
 
-    The id at this rank is found by a search over values: each round counts the entries up to 64 ids in every spill, and
-    goes on between two of them. Equal ids, of one sequence's pieces, are in one spill, ascending by first token; if a
-    wrong input has them in several spills, those of the first spill come first.
+    The id at this rank is found by a search over values: each round counts the entries up to each of `_PIVOTS` ids in
+    every spill, and goes on between two of these ids. Equal ids, of one sequence's pieces, are in one spill, ascending
+    by first token; if a wrong input has them in several spills, those of the first spill come first.
 
     Args:
         columns: ids and second numbers of each spill.
@@ -268,11 +274,9 @@ def _entries_at(
     while low < high:  # the id of that rank is in [low, high]
         pivots = sorted({low + (high - low) * i // _PIVOTS for i in range(_PIVOTS)})
         at_most = sum(_searched(segment, pivots, "right") for segment in segments)
-        found = int(np.searchsorted(at_most, rank, side="right"))
-        low, high = (
-            (pivots[found - 1] + 1 if found else low),
-            (pivots[found] if found < len(pivots) else high),
-        )
+        above = int(np.searchsorted(at_most, rank, side="right"))  # the first pivot that is not below the id
+        low = pivots[above - 1] + 1 if above else low
+        high = pivots[above] if above < len(pivots) else high
     before = np.array([_searched(segment, [low], "left")[0] for segment in segments])
     through = np.array([_searched(segment, [low], "right")[0] for segment in segments])
     return begins + before + _dealt(through - before, rank - int(before.sum()))

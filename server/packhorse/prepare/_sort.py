@@ -18,11 +18,12 @@ from packhorse.prepare._keys import gather_keys
 from packhorse.prepare._merging import Arrays, Merged, is_merged, merge_task
 from packhorse.prepare._spills import Spill, SpillTask, write_spill
 from packhorse.prepare._work import WorkFolder, plan_content, plan_of
-from packhorse.prepare.counting import Counted, TaskCounts, count_task, counts_of, find_rows, make_tasks, rows_of_task
-from packhorse.prepare.duplicates import cut_chunks, duplicate_error, find_duplicate
+from packhorse.prepare.counting import TaskCounts, count_task, make_tasks, rows_of_task
+from packhorse.prepare.duplicates import FindTask, cut_chunks, duplicate_error, find_duplicate, find_rows
 from packhorse.prepare.groups.gathering import Grouped
 from packhorse.prepare.input import Opened
 from packhorse.prepare.records.inputs import write_inputs
+from packhorse.prepare.totals import Counted, counts_of
 from packhorse.storage import Records
 
 _Task = TypeVar("_Task")
@@ -75,7 +76,7 @@ class Sort:
     def count(self, work: WorkFolder | None = None) -> Counted:
         """Counts lengths: the first pass. It writes only records of finished tasks, and none without a work folder."""
         rows = rows_of_task(self.rows.num_rows, self.options, self.engine.workers)
-        tasks = make_tasks(self.rows.ranges, self.options, work.rows_of_task(rows) if work else rows)
+        tasks = make_tasks(self.rows.ranges, self.options, work.as_begun("rows_of_task", rows) if work else rows)
         finished = work.records("counts", TaskCounts.content, TaskCounts.of) if work else None
         sizes = [task.num_rows for task in tasks]
         parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
@@ -127,14 +128,14 @@ class Sort:
         plan = self._kept_plan(counted, work)  # tasks write spills in the meantime
         list(written)  # waits for them
         self.rows.check_files()
-        sums = self._merge(arrays, counted, [task.spill for task in tasks], work)
+        ids_sum_a, ids_sum_b = self._merge(arrays, counted, [task.spill for task in tasks], work)
         if self.are_ids_given:
             self._check_unique(arrays, counted)
         for file in arrays.files:
             Path(file).rename(folder / Path(file).name)
         facts = vars(counted.facts)
         if groups is None:
-            facts = {**facts, "ids_sum_a": sums[0], "ids_sum_b": sums[1]}
+            facts = {**facts, "ids_sum_a": ids_sum_a, "ids_sum_b": ids_sum_b}
         elif groups.sizes:
             facts = {**facts, **groups.sizes.facts()}
         return seal(
@@ -193,12 +194,12 @@ class Sort:
 
     def _merge(self, arrays: Arrays, counted: Counted, spills: Sequence[Spill], work: WorkFolder) -> tuple[int, int]:
         """Merges spills into arrays, and returns the two halves of `ids_sum` of all ids and first tokens."""
-        found = [(part.rooms, part.counts) for part in counted.parts]
+        counts = [(part.rooms, part.counts) for part in counted.parts]
         if (before := self._merged_before) is not None:
             spills = [Spill.of_version(before), *spills]
-            found = [counts_of(before), *found]
-        workers = work.merging_workers(self.engine.workers)
-        tasks = arrays.merges(spills, counted.edges_of(found), sort=self.are_ids_given, workers=workers)
+            counts = [counts_of(before), *counts]
+        workers = work.as_begun("merging_workers", self.engine.workers)
+        tasks = arrays.merges(spills, counted.edges_of(counts), sort=self.are_ids_given, workers=workers)
         finished = work.records("merged", list, Merged.of)
         for number, task in enumerate(tasks):
             if (merged := finished.of(number)) and not is_merged(task, merged):
@@ -215,7 +216,7 @@ class Sort:
         sizes = [chunk.num_ids for chunk in chunks]
         for duplicate in self._run("comparing ids", find_duplicate, chunks, sizes):
             if duplicate is not None:
-                wanted = [(task.ranges, duplicate) for task in counted.tasks]
+                wanted = [FindTask(task.ranges, duplicate) for task in counted.tasks]
                 rows = self._run("finding its rows", find_rows, wanted, [task.num_rows for task in counted.tasks])
                 raise duplicate_error(duplicate, [row for part in rows for row in part], self.before)
 

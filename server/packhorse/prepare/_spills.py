@@ -108,25 +108,24 @@ def write_spill(task: SpillTask) -> str:
         cursors[counted.rooms], ends[counted.rooms] = edges[:-1], edges[1:]
     else:
         rooms = counted.rooms
-    limit, over = options.rooms.longest, _over_action(options)
-    row, last_row = 0, counted.num_over
+    limit, over_action = options.rooms.longest, _over_action(options)
+    num_listed = 0  # entries of `over_list` so far
     path = ""
     for path, batch in task.source.batches():
         is_over = batch.lengths > limit
-        kept = batch.ids if over != LEAVE_OUT else batch.ids[~is_over]
+        kept = batch.ids if over_action != LEAVE_OUT else batch.ids[~is_over]
         if len(kept) and not (counted.id_low <= int(kept.min()) and int(kept.max()) <= counted.id_high):
             raise changed(path)
-        rule = (limit, over, options.align, options.extra_tokens)
-        if fill_pool(batch.lengths, batch.ids, *rule, rooms, cursors, ends, pool, first_tokens) >= 0:
+        rule = (limit, over_action, options.align, options.extra_tokens)
+        row_without_place = fill_pool(batch.lengths, batch.ids, *rule, rooms, cursors, ends, pool, first_tokens)
+        end = num_listed + int(is_over.sum())
+        if row_without_place >= 0 or end > counted.num_over:
             raise changed(path)
-        num_over = int(is_over.sum())
-        if row + num_over > last_row:
-            raise changed(path)
-        if over_list is not None and num_over:
-            over_list[row : row + num_over, 0] = batch.ids[is_over]
-            over_list[row : row + num_over, 1] = batch.lengths[is_over]
-        row += num_over
-    if row != last_row or not np.array_equal(cursors, ends):
+        if over_list is not None:
+            over_list[num_listed:end, 0] = batch.ids[is_over]
+            over_list[num_listed:end, 1] = batch.lengths[is_over]
+        num_listed = end
+    if num_listed != counted.num_over or not np.array_equal(cursors, ends):
         raise changed(path)
     if task.sort:
         sort_segments(pool, first_tokens if spill.first_tokens else None, edges)

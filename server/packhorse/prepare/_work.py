@@ -47,16 +47,15 @@ class WorkFolder:
         """The folder of sorted files, and of the arrays that they are merged into."""
         return self.path / "spills"
 
-    def rows_of_task(self, wanted: int) -> int:
-        """Returns the rows of a task: the number with which the work began; `wanted` for new work.
+    def as_begun(self, name: str, wanted: int) -> int:
+        """Returns the number with which the work began, such as the rows of a task; `wanted` for new work.
 
         A resumed call may have other workers, but must cut the same tasks as before, to recognise the finished ones.
         """
-        return self._as_begun("rows_of_task", wanted)
-
-    def merging_workers(self, wanted: int) -> int:
-        """Returns the number of workers for which ranges to merge are cut; the first call's, as in `rows_of_task`."""
-        return self._as_begun("merging_workers", wanted)
+        path = self.path / name
+        number: int = read_record(path) or wanted
+        write_record(path, number)
+        return number
 
     @property
     def shard_names(self) -> Records[str]:
@@ -65,13 +64,6 @@ class WorkFolder:
         These work folders are cleared together with this one.
         """
         return self.records(_SHARD_NAMES, save=str, load=str)
-
-    def _as_begun(self, name: str, wanted: int) -> int:
-        """Returns a number that the first call wrote down; if there is none, writes `wanted` down."""
-        path = self.path / name
-        number: int = read_record(path) or wanted
-        write_record(path, number)
-        return number
 
     def records(self, name: str, save: Callable[[_Result], Any], load: Callable[[Any], _Result]) -> Records[_Result]:
         """Returns the records of one pass.

@@ -13,10 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from packhorse.dataset import (
-    Inputs,
-    OverLengthLedger,
-)
+from packhorse.dataset import Inputs, OverLengthLedger
 from packhorse.jobs import Execution
 from packhorse.packing import PackingStats
 from packhorse.prepare.job import checked_job
@@ -97,17 +94,18 @@ def dry_run(**arguments: Any) -> DryRun:
     Raises:
         FileExistsError, FileNotFoundError, ValueError, TypeError, ImportError: as `prepare` does.
     """
-    began = time.perf_counter()
-    words = [arguments.pop(name) for name in ("max_seq_len", "length_column", "plan", "columns")]
-    options, columns = plan_and_columns(*words)
+    begin = time.perf_counter()
+    options, columns = plan_and_columns(
+        *(arguments.pop(name) for name in ("max_seq_len", "length_column", "plan", "columns"))
+    )
     execution = arguments.pop("execution") or Execution()
     job = checked_job(**arguments, plan=options, columns=columns, execution=execution)
     with tempfile.TemporaryDirectory(prefix="packhorse-") as scratch, job.started(Path(scratch)) as sort:
-        finding = time.perf_counter() - began
+        found = time.perf_counter()
         counted = sort.count()
-        counting = time.perf_counter() - began - finding
+        counting_seconds = time.perf_counter() - found
         plan = sort.plan(counted)
-        planning = time.perf_counter() - began - finding - counting
+        once_seconds = time.perf_counter() - begin - counting_seconds  # finding the input, and planning
     disk_bytes = counted.array_bytes + _OTHER_BYTES + (sort.groups.array_bytes if sort.groups else 0)
     stats = sort.stats(plan)
     if sort.sequences.keys is not None:
@@ -124,5 +122,5 @@ def dry_run(**arguments: Any) -> DryRun:
         disk_bytes=disk_bytes,
         work_bytes=counted.array_bytes,
         free_bytes=shutil.disk_usage(parent).free,
-        seconds=finding + passes * counting + planning + disk_bytes / _CHECKSUM_BYTES_PER_SECOND,
+        seconds=once_seconds + passes * counting_seconds + disk_bytes / _CHECKSUM_BYTES_PER_SECOND,
     )

@@ -1,10 +1,11 @@
 """Ids that occur twice: found in the merged pool, in bounded memory, and refused with the rows that have them.
 
-Owns the tasks that compare ids, and the error. Leaves merging ids into the pool to `_merging`.
+Owns the tasks that compare ids and find the rows of one, and the error. Leaves merging ids into the pool to `_merging`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from packhorse.dataset import PreparedDataset
 from packhorse.parameters import parameter
 from packhorse.prepare._kernels import find_entries, gather
 from packhorse.prepare._spills import Entries, map_entries
+from packhorse.prepare.counting import FoundRow
+from packhorse.prepare.input import RowRange
 
 CHUNK_IDS = 1 << 22
 """The most ids that are compared together."""
@@ -58,7 +61,7 @@ def cut_chunks(
     waiting = [(low, high)]
     while waiting:
         low, high = waiting.pop()
-        num_ids = int((_entries_after(pool, edges, high) - _entries_before(pool, edges, low)).sum())
+        num_ids = int((_first_above(pool, edges, high) - _first_from(pool, edges, low)).sum())
         if num_ids > chunk_ids and low < high:
             middle = (low + high) >> 1
             waiting += [(middle + 1, high), (low, middle)]
@@ -74,7 +77,7 @@ def find_duplicate(task: ChunkTask) -> int | None:
         return task.low
     pool = map_entries(task.pool)
     chunk = np.empty(task.num_ids, dtype=pool.dtype)
-    begins, ends = _entries_before(pool, task.edges, task.low), _entries_after(pool, task.edges, task.high)
+    begins, ends = _first_from(pool, task.edges, task.low), _first_above(pool, task.edges, task.high)
     gather(pool, begins, ends, chunk)
     if task.first_tokens_path is not None:
         all_first_tokens = map_entries(task.first_tokens_path)
@@ -86,15 +89,32 @@ def find_duplicate(task: ChunkTask) -> int | None:
     return int(chunk[int(np.argmax(repeated))]) if repeated.any() else None
 
 
-def duplicate_error(repeated: int, rows: Sequence[tuple[str, int, int]], before: PreparedDataset | None) -> ValueError:
+class FindTask(NamedTuple):
+    """Rows in which the sequences of one id are looked for."""
+
+    ranges: Sequence[RowRange]
+    id: int
+
+
+def find_rows(task: FindTask) -> list[FoundRow]:
+    """Returns every sequence of a task's rows that has its id."""
+    return [
+        FoundRow(task.id, int(batch.lengths[at]), each.where, batch.row(int(at)))
+        for each in task.ranges
+        for batch in each.batches()
+        for at in np.flatnonzero(batch.ids == task.id)
+    ]
+
+
+def duplicate_error(repeated: int, rows: Sequence[FoundRow], before: PreparedDataset | None) -> ValueError:
     """Returns the error for an id that occurs twice.
 
     Args:
         repeated: the id.
-        rows: (file, row, length) of every row of the input with this id.
+        rows: every row of the input with this id.
         before: the version to which the rows are added; None for a new dataset.
     """
-    named = "; ".join(f"row {row} of {path}, length {length}" for path, row, length in rows[:_MOST_ROWS_NAMED])
+    named = "; ".join(f"row {each.row} of {each.file}, length {each.length}" for each in rows[:_MOST_ROWS_NAMED])
     named += "; …" if len(rows) > _MOST_ROWS_NAMED else ""
     if before is not None and len(rows) == 1:
         return ValueError(
@@ -107,13 +127,13 @@ def duplicate_error(repeated: int, rows: Sequence[tuple[str, int, int]], before:
     )
 
 
-def _entries_before(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+def _first_from(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
     """Returns each segment's first entry with an id of at least `value`: int64 [D]."""
     entries = np.empty(len(edges) - 1, dtype=np.int64)
     find_entries(pool, edges[:-1], edges[1:], value, entries)
     return entries
 
 
-def _entries_after(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+def _first_above(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
     """Returns each segment's first entry with an id greater than `value`: int64 [D]."""
-    return edges[1:] if value == np.iinfo(np.int64).max else _entries_before(pool, edges, value + 1)
+    return edges[1:] if value == np.iinfo(np.int64).max else _first_from(pool, edges, value + 1)

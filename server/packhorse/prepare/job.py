@@ -1,6 +1,6 @@
 """A job: the arguments of `prepare`, checked, with its input found, and how many workers it gets.
 
-Owns every check that needs no row to be read, of arguments together. Leaves the plan's options to `options`, names and
+Owns the checks of arguments together, which need no row to be read. Leaves the plan's options to `options`, names and
 paths of inputs to `records/names`, what may be appended to `_append`, and carrying the job out to `pipeline`.
 """
 
@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from packhorse.dataset import (
-    PlanOptions,
-    PreparedDataset,
-    open_prepared,
-    refuse_holding,
-    refuse_output,
-)
+from packhorse.dataset import PlanOptions, PreparedDataset, open_prepared, refuse_holding, refuse_output
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, available_cores, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
@@ -27,7 +21,7 @@ from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import record_of
 from packhorse.prepare.groups.gathering import gather_groups
 from packhorse.prepare.groups.grouping import Grouping
-from packhorse.prepare.input import Found, InputColumns, Opened, find_inputs, open_held
+from packhorse.prepare.input import InputColumns, Opened, find_inputs, open_held
 from packhorse.prepare.options import (
     refuse_cutting_groups,
     refuse_with_groups,
@@ -132,19 +126,24 @@ def checked_job(
         refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
     refuse_with_prefixes(plan, columns, grouping)
     folder = Path(output)
-    before = _version_before(folder) if append else None
-    if not append:
+    before = None
+    if append:
+        before = _version_before(folder)
+    else:
         refuse_output(folder, overwrite=overwrite)  # before hours of reading; written_whole checks it again
     columns = replace(columns, group=grouping.column if grouping else None)
     record, adds = None, True
     sources = [] if input is None else _sources(input, execution)
-    grouping = grouping and grouping.with_tokens_of(sources)
+    if grouping is not None:
+        grouping = grouping.with_tokens_of(sources)
     if input is None:
         opened = open_held(lengths, columns)
         source = opened.kind
     else:
         found = find_inputs(sources)
-        _refuse_holding(folder, [*sources, *(file.path for file in grouping.files)] if grouping else sources, found)
+        files = [Path(path) for path in sources if not is_url(path)]
+        files += [Path(file.path) for file in (grouping.files if grouping else ()) if not is_url(file.path)]
+        refuse_holding(folder, [*files, *found.files_read()])
         opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
         record = record_of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
     _check_opened(opened, source, format)
@@ -187,8 +186,12 @@ def _check_output(plan: PlanOptions, output: str | os.PathLike[str], format: Lay
 
 
 def _cannot_append() -> ValueError:
-    said = ", which keeps no earlier version, nor with seqpack's layout"
-    return ValueError(parameter("append") + " goes neither with " + parameter("overwrite", True) + said)
+    return ValueError(
+        parameter("append")
+        + " goes neither with "
+        + parameter("overwrite", True)
+        + ", which keeps no earlier version, nor with seqpack's layout"
+    )
 
 
 def _check_input(
@@ -234,11 +237,6 @@ def _sources(input: Source | Iterable[Source], execution: Execution) -> list[str
     if execution.engine == "ray":  # Ray's processes have another working directory
         return [source if is_url(source) else os.path.abspath(source) for source in sources]
     return sources
-
-
-def _refuse_holding(folder: Path, named: list[str], found: Found) -> None:
-    """Refuses an output that is, or contains, an input."""
-    refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
 
 
 def default_workers(num_rows: int) -> int:

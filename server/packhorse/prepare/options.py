@@ -6,12 +6,7 @@ Owns what `prepare` refuses whatever the input is. Leaves arguments that depend 
 from dataclasses import replace
 from typing import get_args
 
-from packhorse.dataset import (
-    Keep,
-    OverLength,
-    PlanOptions,
-    PreparedDataset,
-)
+from packhorse.dataset import Keep, OverLength, PlanOptions, PreparedDataset
 from packhorse.packing import PACKERS, checked_rule
 from packhorse.parameters import parameter
 from packhorse.prepare._append import refuse_other_options
@@ -59,7 +54,7 @@ def plan_and_columns(
 
 
 def checked_options(options: PlanOptions) -> PlanOptions:
-    """Returns the options of a plan with integers of Python; a ValueError if one is wrong."""
+    """Returns a plan's options, checked, with NumPy's integers turned into Python's; a ValueError if one is wrong."""
     if options.over_length not in get_args(OverLength):
         raise ValueError(
             parameter("over_length") + f" must be one of {', '.join(get_args(OverLength))}, got {options.over_length!r}"
@@ -102,7 +97,7 @@ def checked_options(options: PlanOptions) -> PlanOptions:
 
 
 def _checked_context(options: PlanOptions) -> ContextRule | None:
-    """Returns the rule of a plan with `tokens_per_rank`, None for any other plan; a ValueError if options conflict."""
+    """Returns the rule by which ranks share bins, None without `tokens_per_rank`; a ValueError if options conflict."""
     if options.tokens_per_rank is None:
         if options.cost_cap_percent is not None:
             raise ValueError(
@@ -135,8 +130,7 @@ def refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> N
     if skips:
         raise ValueError(
             parameter("on_bad_row", "skip")
-            + " would leave a group without one of its sequences: repair the rows, or leave out their "
-            "groups"
+            + " would leave a group without one of its sequences: repair the rows, or leave out their groups"
         )
 
 
@@ -169,23 +163,17 @@ def refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) -
             parameter("over_length", "truncate")
             + " would cut a sequence and not what it takes of a resource: choose "
             + parameter("over_length", "split")
-            + ", which splits those that take nothing, or 'drop', which leaves out those that do not fit a "
-            "bin"
+            + ", which splits those that take nothing, or 'drop', which leaves out those that do not fit a bin"
         )
     if options.algorithm not in ("auto", "best-fit"):
         raise ValueError("resources have a packer of their own: leave algorithm out")
     for name in ("max_sequences_per_bin", "tokens_per_rank"):
         if getattr(options, name) is not None:
             raise ValueError(parameter(name) + " does not go with resources: leave it out")
-    for is_there, what in (
-        (seqpack, ("seqpack's layout does not know resources: use " + parameter("format", "packhorse"))),
-        (
-            skips,
-            (
-                parameter("on_bad_row", "skip")
-                + " does not go with resources: repair the rows, or leave them out of the input"
-            ),
-        ),
-    ):
-        if is_there:
-            raise ValueError(what)
+    if seqpack:
+        raise ValueError("seqpack's layout does not know resources: use " + parameter("format", "packhorse"))
+    if skips:
+        raise ValueError(
+            parameter("on_bad_row", "skip")
+            + " does not go with resources: repair the rows, or leave them out of the input"
+        )

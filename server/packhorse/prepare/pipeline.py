@@ -25,7 +25,7 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import Execution
 from packhorse.parameters import parameter
-from packhorse.prepare._rewritten import refuse_rewritten
+from packhorse.prepare._append import refuse_rewritten
 from packhorse.prepare._work import working
 from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.input import InputColumns, changed
@@ -34,7 +34,7 @@ from packhorse.prepare.options import plan_and_columns
 from packhorse.prepare.records.names import Source
 
 _OURS = ".packhorse"
-"""The subfolder in which our own layout is written before it is converted to seqpack's."""
+"""The subfolder in which Packhorse's own layout is written before it is converted to seqpack's."""
 _LARGE_ALIGN = 16
 """The smallest `align` that is worth a warning, the multiple that FP8 needs."""
 _MUCH_PADDING = 0.02
@@ -179,9 +179,8 @@ def prepare_with_tokens(
         format="packhorse",
     )
     folder = Path(input).parent
-    if job.opened.kind != "Megatron" or {Path(file.path).parent.resolve() for file in job.opened.files} != {
-        folder.resolve()
-    }:
+    folders = {Path(file.path).parent.resolve() for file in job.opened.files}
+    if job.opened.kind != "Megatron" or folders != {folder.resolve()}:
         raise ValueError(
             f"{input} is no single Megatron index in a folder of its own, so no tokens can go into the dataset: leave "
             "them where they are, with `prepare`"
@@ -192,7 +191,7 @@ def prepare_with_tokens(
 
 
 def _warn_of_alignment(manifest: Manifest) -> None:
-    """Warns if `align` does not suit context parallelism, or pads much; what it is meant for cannot be known here."""
+    """Warns if `align` does not suit context parallelism, or pads much."""
     options = manifest.options
     ranks = options.context.max_context_parallel if options.context else 1
     if ranks > 1 and options.align % (2 * ranks):

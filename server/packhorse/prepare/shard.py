@@ -47,8 +47,11 @@ _COLUMNS = {"Parquet": parquet.column_of, "Arrow": arrow.column_of}
 """Kind of input → the function that reads a column of one of its files."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+"""Names that a mixture may have."""
 _VALUE = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_MOST_NAMED = 3
+"""Values of a column, as text, that a shard's name may end with."""
+_MOST_VALUES_NAMED = 3
+"""The most values that an error names."""
 
 
 def shard(
@@ -227,12 +230,12 @@ class _Cutting:
 
         A shard that an interrupted call finished is not prepared again; one that it only began is replaced.
         """
-        begun = self.digests.of(shard.number)
-        if begun and shard.folder.exists():
+        digest = self.digests.of(shard.number)
+        if digest and shard.folder.exists():
             manifest = open_prepared(shard.folder, check_pool=False).manifest
-            if manifest.digest == begun:
+            if manifest.digest == digest:
                 return manifest
-        overwrite = self.overwrite or begun is not None
+        overwrite = self.overwrite or digest is not None
         refuse_output(shard.folder, overwrite=overwrite)
         self.digests.add(shard.number, "")
         self.shard_names.add(shard.number, shard.folder.name)
@@ -310,8 +313,8 @@ def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
         parts.append(np.array(known, dtype=np.int64)[values_of(values.indices)])
     numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
     if wrong := [value for value in number_of if not _VALUE.fullmatch(str(value))]:
-        named = ", ".join(f"{value!r:.100}" for value in wrong[:_MOST_NAMED])
-        more = f" and {len(wrong) - _MOST_NAMED:,} more" if len(wrong) > _MOST_NAMED else ""
+        named = ", ".join(f"{value!r:.100}" for value in wrong[:_MOST_VALUES_NAMED])
+        more = f" and {len(wrong) - _MOST_VALUES_NAMED:,} more" if len(wrong) > _MOST_VALUES_NAMED else ""
         raise ValueError(
             f"column {by} has values that can be no part of a folder's name: {named}{more}; write another column, of "
             "letters, digits and ._-, up to 100 of them"

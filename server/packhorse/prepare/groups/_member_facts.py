@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import OverLengthLedger, SequenceFacts
-from packhorse.prepare.counting import IdType, LengthFacts, exact_sum, facts_of, stored_dtype
+from packhorse.prepare.counting import LengthFacts, exact_sum
 from packhorse.prepare.groups._by_room import ByRoom
+from packhorse.prepare.totals import IdType, facts_of, stored_dtype
 from packhorse.wire import ids_sum
 
 
@@ -23,8 +24,8 @@ class MemberFacts:
         """Whether ids ascend from member to member; of pieces of one sequence, only the first counts."""
         self._last_id = -(2**63)
         self._sums = LengthFacts()
-        self._ids_sum = (0, 0)
-        self._id_range = (2**63 - 1, -(2**63))
+        self._ids_sum_a = self._ids_sum_b = 0
+        self._lowest_id, self._highest_id = 2**63 - 1, -(2**63)
         self._rooms = ByRoom(np.add)
         """Room of a member → number of members."""
         self._first_tokens = [np.empty((0, 2), dtype=np.int64)]
@@ -50,7 +51,7 @@ class MemberFacts:
             return
         ids = np.ascontiguousarray(members[:, 0])
         a, b = ids_sum(ids, first_tokens)
-        self._ids_sum = ((self._ids_sum[0] + a) % 2**64, (self._ids_sum[1] + b) % 2**64)
+        self._ids_sum_a, self._ids_sum_b = (self._ids_sum_a + a) % 2**64, (self._ids_sum_b + b) % 2**64
         if first_tokens is not None:
             # Later pieces repeat their sequence's id, so only first pieces tell whether ids ascend.
             later = np.flatnonzero(first_tokens)
@@ -60,7 +61,8 @@ class MemberFacts:
         self.num_members += len(members)
         self._sums += LengthFacts.of(members[:, 1], np.ones(len(members), dtype=np.int64))
         if len(ids):
-            self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))
+            self._lowest_id = min(self._lowest_id, int(ids.min()))
+            self._highest_id = max(self._highest_id, int(ids.max()))
             self.ids_ascend &= int(ids[0]) > self._last_id and bool((ids[1:] > ids[:-1]).all())
             self._last_id = int(ids[-1])
 
@@ -71,11 +73,11 @@ class MemberFacts:
             np.fromiter(counts, np.int64, len(counts)),
             np.fromiter(counts.values(), np.int64, len(counts)),
             self._sums,
-            id_range=self._id_range,
+            id_range=(self._lowest_id, self._highest_id),
             start_dtype=self._start_dtype(),
             over_length=over_length,
         )
-        return replace(facts, ids_sum_a=self._ids_sum[0], ids_sum_b=self._ids_sum[1])
+        return replace(facts, ids_sum_a=self._ids_sum_a, ids_sum_b=self._ids_sum_b)
 
     def first_tokens(self) -> NDArray[np.integer] | None:
         """Returns the first token of every member in its sequence: uint32 or int64 [n]; None if all are 0."""

@@ -1,6 +1,6 @@
-"""What is said of groups that cannot be planned: they do not fit a bin, or come again after other groups.
+"""Messages about groups that cannot be planned: they do not fit a bin, or come again after other groups.
 
-Owns the messages, with the rows to look at. Which groups fit is in `_tally`, and what a policy does with the others.
+Owns the wording, and finding the rows to name. Leaves which groups fit to `_tally`.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ _MOST_ROWS_NAMED = 4
 """The most rows that an error names."""
 
 
-class Unfit(NamedTuple):
+class Refusal(NamedTuple):
     """Two texts about a group that does not fit a bin, which make one message."""
 
     why: str
@@ -29,7 +29,7 @@ class Unfit(NamedTuple):
     """What its user can do."""
 
 
-def unfit(
+def refusal_of(
     rows: WholeGroups,
     which: int,
     takes: NDArray[np.int64],
@@ -38,7 +38,7 @@ def unfit(
     options: PlanOptions,
     sizes: SizeCounts,
     called: str,
-) -> Unfit:
+) -> Refusal:
     """Says why a group does not fit a bin, and the ways out.
 
     Args:
@@ -55,29 +55,23 @@ def unfit(
     named = f"sequence {rows.ids[begin]} (row {row})"
     if called == "group":
         named = f"group {rows.numbers[which]} (rows {row} to {row + num_members - 1}, {num_members} sequences)"
-    if takes[0] <= limit:
+    or_drop = ", or choose " + parameter("over_length", "drop") + f", which leaves such {called}s out"
+    if takes[0] <= limit:  # its tokens fit, so a resource does not
         at = int(np.argmax(takes > sizes.capacities))
-        name = [each.name for each in sizes.resources if each.cap is not None][at - 1]
+        name = ["tokens", *(each.name for each in sizes.resources if each.cap is not None)][at]
         over = f"takes {takes[at]} of resource {name!r}, over its cap of {sizes.capacities[at]}"
-        way_out = "raise the cap, or choose " + parameter("over_length", "drop") + f", which leaves such {called}s out"
-        return Unfit(f"{named} {over}", way_out)
+        return Refusal(f"{named} {over}", "raise the cap" + or_drop)
     extra = "" if options.rooms.is_plain else (" with align and " + parameter("extra_tokens"))
     tokens = exact_sum(rows.lengths[begin : begin + num_members])
     together = " together" if called == "group" else ""
     why = f"{named} has {tokens} tokens{together}, over " + parameter("max_seq_len") + f" {limit}" + extra
-    way_out = (
-        "raise "
-        + parameter("max_seq_len")
-        + ", or choose "
-        + parameter("over_length", "drop")
-        + f", which leaves such {called}s out"
-    )
+    way_out = "raise " + parameter("max_seq_len") + or_drop
     if called == "sequence" and amounts.any():
         at = int(np.argmax(amounts > 0))
         why += f", and takes {amounts[at]} of resource {sizes.resources[at].name!r}"
     elif called == "sequence" and len(amounts):
         way_out += ", or 'split', which cuts those into pieces that take nothing of any resource"
-    return Unfit(why, way_out)
+    return Refusal(why, way_out)
 
 
 def refuse_repeated_group(

@@ -24,14 +24,10 @@ from packhorse.packing import (
     pack_classes,
     vector_bound,
 )
-from packhorse.prepare.input import Resource
+from packhorse.prepare.input import MOST_COST, Resource
 
-_ROWS_KEPT = 1 << 21
+_SIZES_KEPT = 1 << 21
 """Sizes that are collected before equal ones are joined."""
-
-MOST_COST_OF_BIN = 2**42
-"""The most that the resources of a bin may cost: an optimizer step has up to 2^20 bins, and its costs are summed in 64
-bits."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -83,30 +79,30 @@ class SizeCounts:
         """A bin's capacities, max_seq_len and the caps: int64 [d]."""
         # Sizes so far, int64 [n, d], equal ones not always joined; the number of groups of each, and the most members
         # in one of them, int64 [n] both.
-        self._values = np.empty((0, len(self.capacities)), dtype=np.int64)
-        self._counts, self._most = np.empty((2, 0), dtype=np.int64)
-        self._most_kept = _ROWS_KEPT
+        self._sizes = np.empty((0, len(self.capacities)), dtype=np.int64)
+        self._counts, self._most_members = np.empty((2, 0), dtype=np.int64)
+        self._join_above = _SIZES_KEPT
         # Of each resource, the sum over groups and the largest amount of one group: int64 [k] both.
         self._totals, self._largest = np.zeros((2, len(resources)), dtype=np.int64)
 
-    def add(self, sizes: NDArray[np.int64], amounts: NDArray[np.int64], members: NDArray[np.int64]) -> None:
+    def add(self, sizes: NDArray[np.int64], amounts: NDArray[np.int64], num_members: NDArray[np.int64]) -> None:
         """Counts groups.
 
         Args:
             sizes: the groups' sizes: int64 [G, d].
             amounts: their amounts of each resource: int64 [G, k].
-            members: number of sequences in each group: int64 [G].
+            num_members: number of sequences in each group: int64 [G].
         """
         if not len(sizes):
             return
         self._totals += amounts.sum(axis=0)
         self._largest = np.maximum(self._largest, amounts.max(axis=0))
-        self._values = np.concatenate((self._values, sizes))
+        self._sizes = np.concatenate((self._sizes, sizes))
         self._counts = np.concatenate((self._counts, np.ones(len(sizes), dtype=np.int64)))
-        self._most = np.concatenate((self._most, members))
-        if len(self._values) > self._most_kept:
+        self._most_members = np.concatenate((self._most_members, num_members))
+        if len(self._sizes) > self._join_above:
             self._join()
-            self._most_kept = max(_ROWS_KEPT, 2 * len(self._values))
+            self._join_above = max(_SIZES_KEPT, 2 * len(self._sizes))
 
     def sizes_of(self, rooms: NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns groups' sizes: int64 [G, d]. The arguments are those of `GroupClasses.numbers_of`."""
@@ -116,7 +112,7 @@ class SizeCounts:
     def classes(self) -> SizeClasses:
         """The classes of all sizes. To be used after all groups are counted."""
         self._join()
-        return SizeClasses.of(self._values, self._counts, self.capacities)
+        return SizeClasses.of(self._sizes, self._counts, self.capacities)
 
     @property
     def of_groups(self) -> GroupClasses:
@@ -126,13 +122,13 @@ class SizeCounts:
     def plan(self) -> PackingPlan:
         """Returns a plan whose templates are of numbers of classes."""
         begin = perf_counter()
-        numbers = self.classes.numbers_of(self._values)
+        numbers = self.classes.numbers_of(self._sizes)
         counts = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
         np.add.at(counts, numbers, self._counts)
         return PackingPlan(
             templates=pack_classes(self.classes.sizes, counts[1:], self.capacities),
             max_seq_len=int(self.capacities[0]),
-            lower_bound=vector_bound(self._values, self._counts, self.capacities),
+            lower_bound=vector_bound(self._sizes, self._counts, self.capacities),
             algorithm="best-fit",
             seconds=perf_counter() - begin,
         )
@@ -151,7 +147,7 @@ class SizeCounts:
         records = self._records()
         for each in records:
             of_bin = min(each.cap or each.total, each.total) * each.cost
-            if of_bin > MOST_COST_OF_BIN:
+            if of_bin > MOST_COST:
                 raise ValueError(
                     f"the cost of resource {each.name!r} makes a bin cost up to {of_bin}, over 2^42: give a smaller "
                     "cost, or a cap"
@@ -161,13 +157,13 @@ class SizeCounts:
     def most_members(self) -> dict[int, int]:
         """Returns number of a class → most members in one of its groups; 0 for number 0, which no class has."""
         most = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
-        np.maximum.at(most, self.classes.numbers_of(self._values), self._most)
+        np.maximum.at(most, self.classes.numbers_of(self._sizes), self._most_members)
         return dict(enumerate(most.tolist()))
 
     def _rounding_tokens(self) -> int:
         """Returns the tokens by which classes are larger than the groups in them, summed over all groups."""
-        tops = self.classes.sizes[self.classes.numbers_of(self._values) - 1, 0]
-        return int((tops - self._values[:, 0]) @ self._counts)
+        tops = self.classes.sizes[self.classes.numbers_of(self._sizes) - 1, 0]
+        return int((tops - self._sizes[:, 0]) @ self._counts)
 
     def _records(self) -> tuple[ResourceRecord, ...]:
         facts = zip(self.resources, self._totals.tolist(), self._largest.tolist(), strict=True)
@@ -178,9 +174,9 @@ class SizeCounts:
 
     def _join(self) -> None:
         """Joins equal sizes, so that each is held once."""
-        first, which = distinct_rows(self._values)
+        first, which = distinct_rows(self._sizes)
         most = np.zeros(len(first), dtype=np.int64)
-        np.maximum.at(most, which, self._most)
+        np.maximum.at(most, which, self._most_members)
         counts = np.zeros(len(first), dtype=np.int64)
         np.add.at(counts, which, self._counts)
-        self._values, self._counts, self._most = self._values[first], counts, most
+        self._sizes, self._counts, self._most_members = self._sizes[first], counts, most

@@ -25,7 +25,7 @@ from packhorse.parameters import parameter
 from packhorse.prepare.counting import LONGEST_SPLIT, exact_sum
 from packhorse.prepare.groups._by_room import ByRoom
 from packhorse.prepare.groups._member_facts import MemberFacts
-from packhorse.prepare.groups._refusals import unfit
+from packhorse.prepare.groups._refusals import refusal_of
 from packhorse.prepare.groups._resources import SizeCounts
 from packhorse.prepare.groups._whole_groups import WholeGroups, groups_of_version, whole_groups
 from packhorse.prepare.groups.grouping import Grouping
@@ -71,8 +71,7 @@ class GroupTally:
     def read(self, opened: Opened, grouping: Grouping, folder: Path, progress: Progress) -> int:
         """Counts the groups of the version before and of the input, and writes the tables of groups and members.
 
-        Returns:
-            Number of groups in the version before.
+        Returns the number of groups in the version before.
         """
         with (
             growing_array(folder / GROUPS, "int64", 2) as add_groups,
@@ -158,12 +157,12 @@ class GroupTally:
             is_member = np.repeat(is_kept, num_members)
             members, rooms = members[is_member], rooms[is_member]
             first_tokens = None if first_tokens is None else first_tokens[is_member]
-        num_members = num_members[is_kept]
-        ends = self.members.num_members + np.cumsum(num_members)
+        num_kept = num_members[is_kept]
+        ends = self.members.num_members + np.cumsum(num_kept)
         self.num_groups += int(is_kept.sum())
         if self.sizes.resources:
-            self.sizes.add(group_sizes[is_kept], amounts[is_kept], num_members)
-        self.most_by_room.put(group_rooms[is_kept], num_members)
+            self.sizes.add(group_sizes[is_kept], amounts[is_kept], num_kept)
+        self.most_by_room.put(group_rooms[is_kept], num_kept)
         self.members.add(members, rooms, first_tokens, shares_prefixes=rows.shares_prefixes)
         return _Added(is_kept, ends, members)
 
@@ -191,7 +190,7 @@ class GroupTally:
             )
             return
         first = int(np.argmin(is_kept))
-        said = unfit(
+        refusal = refusal_of(
             rows,
             first,
             takes[first],
@@ -201,5 +200,5 @@ class GroupTally:
             called=self.called,
         )
         if self._options.over_length == "error":
-            raise ValueError(said.why + "; " + said.way_out)
-        self._uncut = self._uncut or said.why
+            raise ValueError(refusal.why + "; " + refusal.way_out)
+        self._uncut = self._uncut or refusal.why

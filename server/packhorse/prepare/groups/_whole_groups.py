@@ -121,11 +121,13 @@ class _Held:
 
     def add(self, batch: Batch, numbers: NDArray[np.int64]) -> None:
         """Adds a batch of m rows with their group numbers: int64 [m]."""
-        none_of_any = np.empty((len(batch.lengths), 0), dtype=np.int64)
+        no_resources = np.empty((len(batch.lengths), 0), dtype=np.int64)
         self.numbers = np.concatenate((self.numbers, numbers))
         self._lengths = np.concatenate((self._lengths, batch.lengths))
         self._ids = np.concatenate((self._ids, batch.ids))
-        self._resources = np.concatenate((self._resources, none_of_any if batch.resources is None else batch.resources))
+        self._resources = np.concatenate(
+            (self._resources, no_resources if batch.resources is None else batch.resources)
+        )
 
     def taken(self, starts: NDArray[np.int64], end: int) -> WholeGroups:
         """Takes the first `end` rows away as groups, which begin at `starts`: int64 [G]."""
@@ -163,9 +165,9 @@ def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[Who
 
 def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
     """Yields the groups of an earlier version from its tables, in their order; none if there is no such version."""
-    groups = before.groups if before else None
-    if groups is None:
+    if before is None or before.groups is None:
         return
+    groups = before.groups
     for first, size in cut(len(groups.table)):
         table = np.array(groups.table[first : first + size])
         begin = int(groups.table[first - 1, 1]) if first else 0
@@ -176,16 +178,15 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
         if groups.resources is not None:
             amounts = groups.resources[some].astype(np.int64)
         first_tokens = None if groups.first_tokens is None else groups.first_tokens[some].astype(np.int64)
-        shares = before is not None and before.manifest.shares_prefixes
         yield WholeGroups(
             numbers=table[:, 0],
             starts=starts,
             lengths=members[:, 1],
             ids=members[:, 0],
-            first=0,
+            first=0,  # its rows are not of this input
             resources=amounts,
             first_tokens=first_tokens,
-            shares_prefixes=shares,
+            shares_prefixes=before.manifest.shares_prefixes,
         )
 
 

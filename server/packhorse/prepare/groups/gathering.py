@@ -31,8 +31,7 @@ from packhorse.dataset import (
 from packhorse.jobs import Progress
 from packhorse.packing import PackingPlan
 from packhorse.parameters import parameter
-from packhorse.prepare.counting import find_rows
-from packhorse.prepare.duplicates import duplicate_error
+from packhorse.prepare.duplicates import FindTask, duplicate_error, find_rows
 from packhorse.prepare.groups._refusals import first_repeated, refuse_repeated_group
 from packhorse.prepare.groups._resources import GroupClasses, SizeCounts
 from packhorse.prepare.groups._tally import GroupTally
@@ -80,16 +79,18 @@ class Grouped:
     @property
     def array_bytes(self) -> int:
         """Bytes of the tables' files."""
-        order_bytes = 0 if self.ids_ascend else 8 * self.facts.num_sequences
-        amount_bytes = 4 * len(self.sizes.resources) * self.facts.num_sequences if self.sizes else 0
-        start_dtype = self.facts.start_dtype
-        start_bytes = np.dtype(start_dtype).itemsize * self.facts.num_sequences if start_dtype else 0
-        table_bytes = 16 * (self.num_groups + self.facts.num_sequences) + amount_bytes + start_bytes
-        return table_bytes + order_bytes + 8 * self.num_dropped_listed
+        sequence_bytes = 16  # of its row of members.npy, two int64
+        if not self.ids_ascend:
+            sequence_bytes += 8  # of member_order.npy
+        if self.sizes:
+            sequence_bytes += 4 * len(self.sizes.resources)
+        if self.facts.start_dtype:
+            sequence_bytes += np.dtype(self.facts.start_dtype).itemsize
+        return sequence_bytes * self.facts.num_sequences + 16 * self.num_groups + 8 * self.num_dropped_listed
 
     def record(self, plan: PackingPlan) -> GroupRecord:
         """Returns the manifest's facts about the groups, for a plan."""
-        per_bin = max(sum(map(self.most_by_room.__getitem__, template)) for template in plan.templates)
+        per_bin = max(sum(self.most_by_room[room] for room in template) for template in plan.templates)
         return GroupRecord(
             by=self.by,
             num_groups=self.num_groups,
@@ -190,7 +191,7 @@ def gather_groups(
         _write(folder / CLASSES, sizes.classes.sizes)
     return Grouped(
         sequences=opened,
-        rows=_opened_tables(folder, options.rooms, (num_before, tally.num_groups), sizes.of_groups if sizes else None),
+        rows=_opened_tables(folder, options.rooms, num_before, tally.num_groups, sizes.of_groups if sizes else None),
         options=options,
         by=grouping.said,
         num_groups=tally.num_groups,
@@ -208,25 +209,26 @@ def _refuse_repeated_id(ids: NDArray[np.int64], opened: Opened, before: Prepared
     """Refuses an id that occurs twice among the members; raises a ValueError that names its rows."""
     repeated = first_repeated(ids)
     if repeated is not None:
-        raise duplicate_error(repeated, find_rows((opened.ranges, repeated)), before)
+        raise duplicate_error(repeated, find_rows(FindTask(opened.ranges, repeated)), before)
 
 
-def _opened_tables(folder: Path, rooms: RoomRule, some: tuple[int, int], classes: GroupClasses | None) -> Opened:
-    """Returns the groups with a number in [some[0], some[1]) as rows, read from the tables in a folder."""
-    num_before, num_groups = some
+def _opened_tables(
+    folder: Path, rooms: RoomRule, first_group: int, end_group: int, classes: GroupClasses | None
+) -> Opened:
+    """Returns the groups with a number in [first_group, end_group) as rows, read from the tables in a folder."""
     ranges = [
         GroupRows(
             path=str(folder / GROUPS),
             stamp=None,
-            first_row=num_before + first,
-            first_index=num_before + first,
+            first_row=first_group + first,
+            first_index=first_group + first,
             num_rows=size,
             columns=InputColumns(),
             folder=str(folder),
             rooms=rooms,
             classes=classes,
         )
-        for first, size in cut(num_groups - num_before)
+        for first, size in cut(end_group - first_group)
     ]
     return Opened(kind="groups", ranges=ranges, files=[], columns=InputColumns())
 

@@ -1,4 +1,4 @@
-"""`Grouping`: what a user says of groups, checked.
+"""`Grouping`: the rule by which a user's rows form groups, checked.
 
 Leaves reading rows as whole groups to `_whole_groups`, and counting groups, and their tables, to `gathering`.
 """
@@ -49,7 +49,7 @@ class Grouping:
     `shared_prefix="tree"`. None: each sequence takes the room of all of its tokens.
     """
     ids: NDArray[np.integer] | None = field(init=False, default=None)
-    """The content of `numbers`; a file is mapped: integers [rows]."""
+    """The group number of each row, from `numbers`; a file is mapped: integers [rows]."""
     file: InputFile | None = field(init=False, default=None)
     """The file of `numbers`; None for an array."""
 
@@ -58,8 +58,8 @@ class Grouping:
         given = {"group_column": self.column, "group_size": self.size, "groups": self.numbers}
         names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
-            said = f"{' and '.join(names)} both say" if names else "nothing says"
-            raise ValueError(f"{said} which rows are a group: give one of {', '.join(given)}")
+            subject = f"{' and '.join(names)} both say" if names else "nothing says"
+            raise ValueError(f"{subject} which rows are a group: give one of {', '.join(given)}")
         if not isinstance(self.column, str | None):
             raise ValueError(parameter("group_column") + f" must be a column's name, got {self.column!r:.60}")
         if self.size is not None:
@@ -103,8 +103,7 @@ class Grouping:
             return None
         if not isinstance(given, str | os.PathLike):
             return lambda number: np.asarray(given[number])
-        reader = MegatronTokens(given)
-        return reader.read
+        return MegatronTokens(given).read
 
     def check_rows(self, num_rows: int) -> None:
         """Refuses an input whose number of rows does not fit the groups; raises a ValueError."""

@@ -5,7 +5,7 @@ own.
 """
 
 from packhorse.prepare.input._base import InputFile, Opened, Reader, RowRange, changed, cut
-from packhorse.prepare.input._columns import MOST_RESOURCE, InputColumns, OnBadRow, Resource
+from packhorse.prepare.input._columns import MOST_AMOUNT, MOST_COST, InputColumns, OnBadRow, Resource
 from packhorse.prepare.input._key_columns import KeyColumn
 from packhorse.prepare.input._rows import Batch, Fault, RawRows
 from packhorse.prepare.input.find import READERS, Found, find_inputs
@@ -13,7 +13,8 @@ from packhorse.prepare.input.held import open_held
 from packhorse.prepare.input.npy import load_npy, map_array
 
 __all__ = [
-    "MOST_RESOURCE",
+    "MOST_AMOUNT",
+    "MOST_COST",
     "READERS",
     "Batch",
     "Fault",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packhorse.formats import require
 from packhorse.formats.arrow import nulls_of, values_of
-from packhorse.prepare.input._columns import MOST_RESOURCE, InputColumns
+from packhorse.prepare.input._columns import MOST_AMOUNT, InputColumns
 from packhorse.prepare.input._rows import RawRows, as_amounts
 
 
@@ -21,13 +21,13 @@ def is_amount(kind: Any) -> bool:
     depth = 0
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
-    return depth < 3 and bool(types.is_integer(kind))
+    return depth <= 2 and bool(types.is_integer(kind))
 
 
 def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
     """Returns each row's amount of a resource, int64 [n], and whether it is null, bool [n], or None if none is.
 
-    An amount is -1 if anything in its list is null, negative or not a grid, and MOST_RESOURCE + 1 or more if it is too
+    An amount is -1 if anything in its list is null, negative or not a grid, and MOST_AMOUNT + 1 or more if it is too
     large; `_rows` refuses both.
 
     Example:
@@ -57,7 +57,7 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
         sums = np.concatenate(([0], np.cumsum(numbers, dtype=np.int64)))
         return sums[ends] - sums[ends - sizes]
 
-    amounts = np.where(summed((values < 0).astype(np.int64)) > 0, -1, summed(np.minimum(values, MOST_RESOURCE + 1)))
+    amounts = np.where(summed((values < 0).astype(np.int64)) > 0, -1, summed(np.minimum(values, MOST_AMOUNT + 1)))
     return amounts, nulls_of(column) if column.null_count else None
 
 
@@ -72,23 +72,24 @@ def _products(grids: Any) -> NDArray[np.int64]:
     np.multiply.at(products, grid, numbers)
     products[sizes != 3] = -1
     products[grid[numbers < 0]] = -1
-    return np.minimum(products, MOST_RESOURCE + 1).astype(np.int64)
+    return np.minimum(products, MOST_AMOUNT + 1).astype(np.int64)
 
 
 def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
-    """Returns rows, which have lengths only, with the ids, groups and resources of an Arrow table of the same rows.
+    """Adds the ids, groups and resources of an Arrow table to rows that have lengths only.
 
     Args:
         rows: the rows' lengths.
         table: an Arrow table or record batch of the same rows.
         columns: the columns to read.
     """
-    found = [(None, None) if name is None else _values_and_nulls(_joined(table, name)) for name in columns.integers]
-    (ids, null_ids), (groups, null_groups) = found
+    (ids, null_ids), (groups, null_groups) = (
+        (None, None) if name is None else _values_and_nulls(_column_of(table, name)) for name in columns.integers
+    )
     rows = rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
     if not columns.resources:
         return rows
-    amounts, nulls = zip(*(amounts_of(_joined(table, name)) for name in columns.amounts), strict=True)
+    amounts, nulls = zip(*(amounts_of(_column_of(table, name)) for name in columns.amounts), strict=True)
     is_null = [
         np.zeros(len(values), dtype=np.bool_) if null is None else null
         for values, null in zip(amounts, nulls, strict=True)
@@ -125,7 +126,7 @@ def arrow_rows(batch: Any, columns: InputColumns, is_list: bool) -> RawRows:
     return with_integers(lengths, batch, columns)
 
 
-def _joined(table: Any, name: str) -> Any:
+def _column_of(table: Any, name: str) -> Any:
     """Returns a column of an Arrow table or record batch as one array."""
     column = table.column(table.schema.get_field_index(name))
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column

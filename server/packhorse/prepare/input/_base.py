@@ -17,7 +17,7 @@ from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import parameter
-from packhorse.prepare.input._columns import MOST_RESOURCE, InputColumns
+from packhorse.prepare.input._columns import MOST_AMOUNT, InputColumns
 from packhorse.prepare.input._key_columns import KeyColumn
 from packhorse.prepare.input._rows import Batch, Fault, RawRows, as_int64, faults_of
 
@@ -159,7 +159,7 @@ class RowRange(ABC):
             column, values = self.columns.id, raw.ids
         if fault in (Fault.NULL_GROUP, Fault.LONG_GROUP) and raw.groups is not None:
             column, values = self.columns.group, raw.groups
-        if fault >= Fault.NULL_RESOURCE and raw.resources is not None:
+        if fault >= Fault.NULL_RESOURCE and raw.resources is not None:  # the faults of resources are the last
             which = _which_resource(raw, index)
             column, values = self.columns.amounts[which], raw.resources[:, which]
         what, value = f"column {column!r}" if column is not None else "length", values[index]
@@ -183,7 +183,7 @@ class RowRange(ABC):
 def _which_resource(raw: RawRows, index: int) -> int:
     """Returns the index of the first wrong resource of a row."""
     assert raw.resources is not None
-    is_wrong = (raw.resources[index] < 0) | (raw.resources[index] > MOST_RESOURCE)
+    is_wrong = (raw.resources[index] < 0) | (raw.resources[index] > MOST_AMOUNT)
     return int(np.argmax(is_wrong if raw.null_resources is None else is_wrong | raw.null_resources[index]))
 
 
@@ -250,8 +250,8 @@ class Reader(Protocol):
         ...
 
 
-def is_wide(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
-    """Returns whether a column of integers, in any of some files, has a value of 2^63 or more.
+def exceeds_int64(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
+    """Returns whether a column of integers has a value of 2^63 or more in any of the files.
 
     Args:
         paths: the files.

@@ -5,7 +5,6 @@ rows are in `_rows`.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
@@ -13,15 +12,16 @@ from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
 
-MOST_RESOURCE = 2**31 - 1
+MOST_AMOUNT = 2**31 - 1
 """The most of one resource that a sequence may take."""
 
-_MOST_RESOURCES, _MOST_COST = 4, 2**42
+MOST_COST = 2**42
+"""The most that one resource of a bin may cost: an optimizer step has up to 2^20 bins, and its costs are summed in 64
+bits."""
 
-_RESOURCE = re.compile(r"([^=]+)=(.+?)(?::(\d*))?(?::(\d+))?")
+_MOST_RESOURCES = 4
 
-_USUAL_LENGTHS = ("length", "lengths", "num_tokens", "n_tokens", "token_count", "seq_len")
-
+_RESOURCE = re.compile(r"(?P<name>[^=]+)=(?P<column>.+?)(?::(?P<cap>\d*))?(?::(?P<cost>\d+))?")
 _NUMBER_AT_END = re.compile(r":[-+.\d]+$")
 
 OnBadRow = Literal["error", "skip"]
@@ -60,14 +60,14 @@ class Resource:
                 "resource: its name is 'tokens', whose cap is " + parameter("max_seq_len") + "; call it something else"
             )
         if self.cap is not None:
-            checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
-        checked_integer(f"the cost of resource {self.name!r}", self.cost, 0, _MOST_COST)
+            checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_AMOUNT)
+        checked_integer(f"the cost of resource {self.name!r}", self.cost, 0, MOST_COST)
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; raises a ValueError for any other text."""
         found = _RESOURCE.fullmatch(text)
-        if found is None or _NUMBER_AT_END.search(found[2]):  # "num_tiles:-5" is a mistyped cap, not a column
+        if found is None or _NUMBER_AT_END.search(found["column"]):  # "num_tiles:-5" is a mistyped cap, not a column
             raise ValueError(
                 parameter("resource")
                 + " must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, such as tiles=num_tiles:48, "
@@ -80,19 +80,6 @@ class Resource:
         """The text that `parse` reads."""
         cost = f":{self.cost}" if self.cost else ""
         return f"{self.name}={self.column}" + (f":{self.cap or ''}" if self.cap or cost else "") + cost
-
-
-def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None:
-    """Returns the column of integers with a usual name for lengths, if there is exactly one and no column of lists.
-
-    Otherwise it returns None: a column of lists may hold the tokens, so the user must choose.
-
-    Example:
-        >>> evident_lengths([], ["id", "num_tokens"]), evident_lengths(["text_ids"], ["id", "num_tokens"])
-        ('num_tokens', None)
-    """
-    usual = [name for name in integers if name in _USUAL_LENGTHS]
-    return usual[0] if len(usual) == 1 and not lists else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

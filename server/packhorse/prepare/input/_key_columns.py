@@ -52,11 +52,10 @@ def are_keys(kind: Any) -> bool:
     """Returns whether values of an Arrow type are keys: text, UUIDs (16 bytes), or decimals without a fraction."""
     types = require("pyarrow").types
     inner = _plain(kind.value_type if types.is_dictionary(kind) else kind)
+    is_text = types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner)
     is_uuid = types.is_fixed_size_binary(inner) and inner.byte_width == _UUID_BYTES
     is_whole = types.is_decimal(inner) and inner.scale == 0
-    return bool(types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner)) or bool(
-        is_uuid or is_whole
-    )
+    return bool(is_text or is_uuid or is_whole)
 
 
 def _rows(chunk: KeyChunk, column: str) -> KeyRows:
@@ -68,14 +67,14 @@ def _rows(chunk: KeyChunk, column: str) -> KeyRows:
     pa = require("pyarrow")
     types, values = pa.types, chunk.values
 
-    def refuse(index: int, what: str) -> ValueError:
+    def refusal(index: int, what: str) -> ValueError:
         return ValueError(
             f"{chunk.where}: row {chunk.first_row + index}, column {column!r} {what}; every row needs a "
             "key of its own, also with " + parameter("on_bad_row", "skip") + ": repair the row or leave it out"
         )
 
     if values.null_count:
-        raise refuse(int(np.flatnonzero(nulls_of(values))[0]), "is null")
+        raise refusal(int(np.flatnonzero(nulls_of(values))[0]), "is null")
     values = values.dictionary_decode() if types.is_dictionary(values.type) else values
     values = values.storage if isinstance(values, pa.ExtensionArray) else values
     if types.is_fixed_size_binary(values.type):
@@ -96,7 +95,7 @@ def _rows(chunk: KeyChunk, column: str) -> KeyRows:
         (sizes > MOST_KEY_BYTES, f"is longer than {MOST_KEY_BYTES:,} bytes"),
     ):
         if is_wrong.any():
-            raise refuse(int(np.argmax(is_wrong)), what)
+            raise refusal(int(np.argmax(is_wrong)), what)
     return KeyRows(np.frombuffer(data, np.uint8)[int(ends[0]) : int(ends[-1])], sizes)
 
 
@@ -112,7 +111,9 @@ def _uuids(values: Any) -> KeyRows:
     raw = np.frombuffer(data, np.uint8)[begin : begin + len(values) * _UUID_BYTES].reshape(-1, _UUID_BYTES)
     digits = np.stack([raw >> 4, raw & 15], axis=2).reshape(-1, 2 * _UUID_BYTES)
     text: NDArray[np.uint8] = np.frombuffer(b"0123456789abcdef", np.uint8)[digits]
-    return KeyRows(np.insert(text, (8, 12, 16, 20), ord("-"), axis=1).reshape(-1), np.full(len(raw), 36))
+    return KeyRows(
+        np.insert(text, (8, 12, 16, 20), ord("-"), axis=1).reshape(-1), np.full(len(raw), 2 * _UUID_BYTES + 4)
+    )
 
 
 def keys_of_files(

@@ -18,8 +18,9 @@ from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._base import InputFile, Opened, RowRange, WholeFiles
-from packhorse.prepare.input._columns import InputColumns, evident_lengths
+from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._rows import RawRows, as_amounts
+from packhorse.prepare.input._tables import evident_lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,8 @@ class MdsRows(RowRange):
         """Yields the shard's rows in one part."""
         length = self.columns.length
         assert length is not None  # the reader chose one
-        is_lengths = self.shards.columns[length] in INTEGERS
-        lengths = (self.shards.shard_integers if is_lengths else self.shards.shard_lengths)(self.number, length)
+        read = self.shards.shard_integers if self.shards.columns[length] in INTEGERS else self.shards.shard_lengths
+        lengths = read(self.number, length)
         ids, groups = (
             None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
         )
@@ -56,8 +57,10 @@ class MdsReader(WholeFiles):
     def recognises(self, path: str) -> bool:
         """Returns whether a path is an index.json, or a folder that has one; see `Reader`."""
         shown = without_secrets(path)
-        is_one = shown != path  # a signed URL is of one object, so it cannot name a folder
-        return os.path.basename(shown) == INDEX or (not is_one and is_file(os.path.join(path, INDEX)))
+        if os.path.basename(shown) == INDEX:
+            return True
+        is_signed = shown != path  # a signed URL is of one object, so it cannot name a folder
+        return not is_signed and is_file(os.path.join(path, INDEX))
 
     def files(self, source: str) -> list[str]:
         """Returns the index.json only; the shards are named in it; see `Reader`."""
@@ -117,11 +120,11 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
             f"{where}: column {length!r} is encoded as {shards.columns[length]!r}, but integers (lengths in tokens) or "
             "arrays or lists of integers (the tokens) are needed"
         )
-    integers = [
-        *zip(("ids", "groups"), columns.integers, strict=True),
+    for what, column in (
+        ("ids", columns.id),
+        ("groups", columns.group),
         *(("resources", name) for name in columns.amounts),
-    ]
-    for what, column in integers:
+    ):
         if column is not None and shards.columns[column] not in INTEGERS:
             raise ValueError(
                 f"{where}: column {column!r} is encoded as {shards.columns[column]!r}, but {what} are integers"

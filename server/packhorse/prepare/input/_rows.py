@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.prepare.input._columns import MOST_RESOURCE
+from packhorse.prepare.input._columns import MOST_AMOUNT
 
 _INT64_MAX = 2**63 - 1
 
@@ -134,15 +134,15 @@ def _resource_faults(raw: RawRows) -> list[tuple[Fault, NDArray[np.bool_] | None
     amounts, nulls = raw.resources, raw.null_resources
     if amounts is None:
         return []
-    is_high = amounts > MOST_RESOURCE if int(amounts.max()) > MOST_RESOURCE else None
+    is_high = amounts > MOST_AMOUNT if int(amounts.max()) > MOST_AMOUNT else None
     is_low = amounts < 0 if int(amounts.min()) < 0 else None
     found = ((Fault.HIGH_RESOURCE, is_high), (Fault.LOW_RESOURCE, is_low), (Fault.NULL_RESOURCE, nulls))
     return [(fault, None if mask is None else np.asarray(mask.any(axis=1))) for fault, mask in found]
 
 
 def as_amounts(values: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Returns amounts of a resource as int64; one that int64 cannot hold becomes MOST_RESOURCE + 1, and is refused."""
-    most = np.uint64(MOST_RESOURCE + 1)
+    """Returns amounts of a resource as int64; one that int64 cannot hold becomes MOST_AMOUNT + 1, and is refused."""
+    most = np.uint64(MOST_AMOUNT + 1)
     return np.array(np.minimum(values, most) if values.dtype == np.uint64 else values, dtype=np.int64)
 
 

@@ -69,7 +69,7 @@ class SeqpackReader(WholeFiles):
                 f"{counts} is of a folder of seqpack, which has no columns: leave out " + parameter("length_column")
             )
         folder = Path(counts).parent
-        _, _, _, pools = load_seqpack_layout(folder)
+        *_, pools = load_seqpack_layout(folder)  # length → ids
         ranges: list[RowRange] = []
         files: list[InputFile] = []
         first_index = 0

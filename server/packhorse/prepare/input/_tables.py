@@ -1,10 +1,11 @@
 """Choosing the columns of a table, and checking their types.
 
-Owns the choice for everything that has an Arrow schema: Parquet, Arrow files and Arrow streams. Reading the columns is
-in `_arrow_rows`, keys are in `_key_columns`, and the columns as a user names them are in `_columns`.
+Owns the choice for everything that has an Arrow schema: Parquet, Arrow files and Arrow streams; `_mds` chooses a column
+of lengths in the same way. Reading the columns is in `_arrow_rows`, keys are in `_key_columns`, and the columns as a
+user names them are in `_columns`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +13,18 @@ from packhorse.formats import require
 from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed
 from packhorse.parameters import parameter
 from packhorse.prepare.input._arrow_rows import is_amount
-from packhorse.prepare.input._columns import InputColumns, evident_lengths
+from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import are_keys
+
+_USUAL_LENGTHS = ("length", "lengths", "num_tokens", "n_tokens", "token_count", "seq_len")
+"""Names of columns that are taken for lengths if the user names none."""
 
 LARGEST_TOKEN = 2**31 - 1
 """The largest id of a token: every vocabulary's ids fit into int32."""
 
 
 def chosen_columns(
-    schema: Any, columns: InputColumns, where: str, *, is_wide: Callable[[str], bool] = lambda _: False
+    schema: Any, columns: InputColumns, where: str, *, exceeds_int64: Callable[[str], bool] = lambda _: False
 ) -> tuple[InputColumns, bool]:
     """Returns the columns to read, and whether the length column holds lists of tokens.
 
@@ -28,8 +32,8 @@ def chosen_columns(
         schema: an Arrow schema.
         columns: the columns as the user named them.
         where: the name of the data, for messages.
-        is_wide: a function from the name of a column of uint64 to whether it has values that int64 cannot hold. These
-            are keys instead of ids.
+        exceeds_int64: a function from the name of a column of uint64 to whether it has values that int64 cannot hold.
+            These are keys instead of ids.
 
     Raises:
         ValueError: a column is missing, ambiguous, there twice, or of another type.
@@ -54,14 +58,17 @@ def chosen_columns(
             f"{where}: column {length!r} holds {kind}, but integers (lengths in tokens) or lists of integers (the "
             "tokens) are needed"
         )
-    columns = _with_keys(schema, columns, where, is_wide)
-    if columns.group is not None and not types.is_integer(group_kind := column_type(schema, columns.group, where)):
-        raise ValueError(
-            f"{where}: column {columns.group!r} holds {group_kind}, but groups are integers: number them, for example "
-            "by `pandas.factorize`"
-        )
+    columns = _with_keys(schema, columns, where, exceeds_int64)
+    if columns.group is not None:
+        group_kind = column_type(schema, columns.group, where)
+        if not types.is_integer(group_kind):
+            raise ValueError(
+                f"{where}: column {columns.group!r} holds {group_kind}, but groups are integers: number them, for "
+                "example by `pandas.factorize`"
+            )
     for name in columns.amounts:
-        if not is_amount(amount_kind := column_type(schema, name, where)):
+        amount_kind = column_type(schema, name, where)
+        if not is_amount(amount_kind):
             raise ValueError(
                 f"{where}: column {name!r} holds {amount_kind}, but a resource is a column of integers, of lists of "
                 "integers, whose sum counts, or of lists of grids (t, h, w), whose t·h·w are summed"
@@ -69,24 +76,37 @@ def chosen_columns(
     return replace(columns, length=length), is_tokens(kind)
 
 
+def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None:
+    """Returns the column of integers with a usual name for lengths, if there is exactly one and no column of lists.
+
+    Otherwise it returns None: a column of lists may hold the tokens, so the user must choose.
+
+    Example:
+        >>> evident_lengths([], ["id", "num_tokens"]), evident_lengths(["text_ids"], ["id", "num_tokens"])
+        ('num_tokens', None)
+    """
+    usual = [name for name in integers if name in _USUAL_LENGTHS]
+    return usual[0] if len(usual) == 1 and not lists else None
+
+
 def refuse_other_ids(path: str, before: InputColumns, now: InputColumns) -> None:
     """Refuses a file whose column of ids holds integers, if earlier files have keys there, or the other way round."""
     if before.key != now.key:
-        is_text = now.key is not None
+        here, there = ("integers", "keys") if now.key is None else ("keys", "integers")
         raise ValueError(
-            f"{path}: column {now.key or now.id!r} holds {'keys' if is_text else 'integers'}, and in the files before "
-            f"it {'integers' if is_text else 'keys'}: give files that are alike"
+            f"{path}: column {now.key or now.id!r} holds {here}, and in the files before it {there}: give files that "
+            "are alike"
         )
 
 
-def _with_keys(schema: Any, columns: InputColumns, where: str, is_wide: Callable[[str], bool]) -> InputColumns:
+def _with_keys(schema: Any, columns: InputColumns, where: str, exceeds_int64: Callable[[str], bool]) -> InputColumns:
     """Returns the columns with the column of ids moved from `id` to `key` if it holds no integers."""
     name = columns.id if columns.key is None else columns.key
     if name is None:
         return columns
     kind = column_type(schema, name, where)
     types = require("pyarrow").types
-    if types.is_uint64(kind) and (columns.key is not None or is_wide(name)):
+    if types.is_uint64(kind) and (columns.key is not None or exceeds_int64(name)):
         return replace(columns, id=None, key=name)
     if types.is_integer(kind):
         return replace(columns, id=name, key=None)

@@ -6,6 +6,7 @@ to `packhorse.formats`, and MDS shards to `_mds`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,15 @@ from packhorse.prepare.input._rows import RawRows
 from packhorse.prepare.input.arrow import column_of
 
 _BOUNDARIES = ".boundaries"
+_LENGTH, _END = np.dtype("<i4"), np.dtype("<i8")
+"""Types of the numbers in a Megatron index, and in a file of ends."""
+
+
+class _Pair(NamedTuple):
+    """Paths or URLs of a pair of Megatron files."""
+
+    token_file: str
+    index_file: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +46,11 @@ class StoredRows(RowRange):
 
     def _read(self) -> Iterator[RawRows]:
         """Yields lengths as they are stored, or as differences of the ends of sequences."""
-        dtype, header_bytes = (np.dtype("<i4"), HEADER.size) if self.is_megatron else (np.dtype("<i8"), 0)
-        end = self.first_row + self.num_rows
-        # A length is the difference of two ends, so reading begins at the end of the sequence before the range.
-        begin = self.first_row - (not self.is_megatron and self.first_row > 0)
-        before = None if begin < self.first_row else 0  # the last end so far; None: the first number read is that end
+        dtype, header_bytes = (_LENGTH, HEADER.size) if self.is_megatron else (_END, 0)
+        begin, end = self.first_row, self.first_row + self.num_rows
+        before: int | None = 0  # the end of the sequence before those that are read next; None if it is read with them
+        if not self.is_megatron and begin > 0:
+            begin, before = begin - 1, None
         with open_binary(self.path) as file:
             file.seek(header_bytes + begin * dtype.itemsize)
             while begin < end:
@@ -68,17 +78,17 @@ class MegatronReader(WholeFiles):
 
     def files(self, source: str) -> list[str]:
         """Returns the `.idx`, which a user may name by the `.bin` or by their common prefix too; see `Reader`."""
-        return super().files(source if first_bytes(source, len(MAGIC)) == MAGIC else _pair(source)[1])
+        return super().files(source if first_bytes(source, len(MAGIC)) == MAGIC else _pair(source).index_file)
 
     def recognises(self, path: str) -> bool:
         """Returns whether a path is an index, or there is one beside it; see `Reader`."""
         if not path.endswith(".bin") and exists(path):
             return super().recognises(path)
-        return exists(_pair(path)[1]) and not exists(path + _BOUNDARIES)
+        return exists(_pair(path).index_file) and not exists(path + _BOUNDARIES)
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
         """Returns the tokens' file and the file of keys; see `Reader`."""
-        return [name for path in paths for name in (_pair(path)[0], str(keys_path(path)))]
+        return [name for path in paths for name in (_pair(path).token_file, str(keys_path(path)))]
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
@@ -87,7 +97,7 @@ class MegatronReader(WholeFiles):
         if is_url(path):
             num_rows = _entries_of_object(path)
         else:
-            tokens = megatron_paths(path)[0]
+            tokens, _ = megatron_paths(path)
             index = MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None)
             index.refuse_sentences()
             num_rows = len(index)
@@ -105,7 +115,7 @@ class FlatReader(WholeFiles):
     def recognises(self, path: str) -> bool:
         """Returns whether a path is a file of ends, or has one and no Megatron index beside it; see `Reader`."""
         is_index = super().recognises(path)
-        return is_index or (exists(path + _BOUNDARIES) and is_file(path) and not exists(_pair(path)[1]))
+        return is_index or (exists(path + _BOUNDARIES) and is_file(path) and not exists(_pair(path).index_file))
 
     def files(self, source: str) -> list[str]:
         """Returns the file of ends, which a user may name by the tokens' file too; see `Reader`."""
@@ -120,23 +130,23 @@ class FlatReader(WholeFiles):
         (path,) = paths
         refuse_columns(path, "a flat token file", columns)
         if is_url(path):
-            num_rows, more = divmod(FileStamp.of(path).size_bytes, 8)
-            if more:
+            size_bytes = FileStamp.of(path).size_bytes
+            if size_bytes % _END.itemsize:
                 raise ValueError(
-                    f"{without_secrets(path)} has {8 * num_rows + more} bytes, not a multiple of 8: it is truncated"
+                    f"{without_secrets(path)} has {size_bytes} bytes, not a multiple of 8: it is truncated"
                 )
+            num_rows = size_bytes // _END.itemsize
         else:
             num_rows = len(FlatTokens(path))
         return _opened(self.kind, path, num_rows, columns)
 
 
-def _pair(path: str) -> tuple[str, str]:
-    """Returns the paths or URLs of the `.bin` and the `.idx`, from either of them or their common prefix."""
+def _pair(path: str) -> _Pair:
+    """Returns the `.bin` and the `.idx`, from either of them or their common prefix."""
     if is_url(path):
         prefix = path.removesuffix(".idx").removesuffix(".bin")
-        return f"{prefix}.bin", f"{prefix}.idx"
-    tokens, index = megatron_paths(path)
-    return str(tokens), str(index)
+        return _Pair(f"{prefix}.bin", f"{prefix}.idx")
+    return _Pair(*map(str, megatron_paths(path)))
 
 
 def _entries_of_object(url: str) -> int:
@@ -160,9 +170,10 @@ def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opene
             f"{shown} is a loss mask, not tokens: prepare {without_secrets(prefix)}.idx; loaders use the mask beside it"
         )
     files = [InputFile(path=path, stamp=FileStamp.of(path), num_rows=num_rows)]
-    ranges = files[0].ranges(StoredRows, columns, 0, is_megatron=kind == MegatronReader.kind)
-    keys = None
-    if kind == MegatronReader.kind and not is_url(path) and (beside := str(keys_path(path))) and exists(beside):
+    is_megatron = kind == MegatronReader.kind
+    ranges = files[0].ranges(StoredRows, columns, 0, is_megatron=is_megatron)
+    keys, beside = None, str(keys_path(path))
+    if is_megatron and not is_url(path) and exists(beside):
         keys = _keys_beside(beside, path, num_rows)
         files.append(InputFile(path=beside, stamp=FileStamp.of(beside), num_rows=0))
     return Opened(kind=kind, ranges=ranges, files=files, columns=columns, keys=keys)

@@ -18,7 +18,7 @@ from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows
-from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, WholeFiles, is_wide
+from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, WholeFiles, exceeds_int64
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import keys_of_files
 from packhorse.prepare.input._rows import RawRows
@@ -79,8 +79,8 @@ class ArrowReader(WholeFiles):
                 chosen, is_list = chosen_columns(reader.schema, before, where)
                 refuse_other_ids(where, before, chosen)
             else:
-                wide = partial(is_wide, paths, column_of)
-                chosen, is_list = chosen_columns(reader.schema, before, where, is_wide=wide)
+                of_files = partial(exceeds_int64, paths, column_of)
+                chosen, is_list = chosen_columns(reader.schema, before, where, exceeds_int64=of_files)
             num_rows = 0
             wanted = [reader.schema.names.index(name) for name in chosen.names]
             for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):

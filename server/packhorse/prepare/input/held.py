@@ -50,8 +50,8 @@ def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened
         ValueError: a column is missing, ambiguous, or of another type.
     """
     where = where or f"the {type(lengths).__name__}"
-    kept: list[Any] = []  # Arrow arrays of keys, filled while `parts` is read below
-    parts, chosen = _parts(lengths, columns, where, kept)
+    key_arrays: list[Any] = []  # filled while `parts` is read below
+    parts, chosen = _parts(lengths, columns, where, key_arrays)
     ranges: list[RowRange] = []
     index = 0
     for rows in parts:
@@ -70,16 +70,18 @@ def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened
             index += len(rows.lengths)
     keys = None
     if chosen.key is not None:
-        first_rows = accumulate(map(len, kept), initial=0)
-        chunks = [KeyChunk(where, row, values) for row, values in zip(first_rows, kept, strict=False)]
+        first_rows = accumulate(map(len, key_arrays), initial=0)
+        chunks = [KeyChunk(where, row, values) for row, values in zip(first_rows, key_arrays, strict=False)]
         keys = KeyColumn.of_chunks(chosen.key, lambda: iter(chunks))
     return Opened(kind=type(lengths).__name__, ranges=ranges, files=[], columns=chosen, keys=keys)
 
 
-def _parts(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], InputColumns]:
+def _parts(
+    lengths: Any, columns: InputColumns, where: str, key_arrays: list[Any]
+) -> tuple[Iterator[RawRows], InputColumns]:
     """Returns an iterator over the rows of an object, and its columns.
 
-    While the rows are read, Arrow arrays of their keys, if there are any, are appended to `keys`.
+    While the rows are read, Arrow arrays of their keys, if there are any, are appended to `key_arrays`.
     """
     if isinstance(lengths, list | tuple):
         lengths = np.asarray(lengths)
@@ -88,7 +90,7 @@ def _parts(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> 
         return array_rows(lengths, columns), columns
     package = sys.modules.get("datasets")
     if package is not None and isinstance(lengths, package.Dataset):
-        return _of_dataset(lengths, columns, where, keys)
+        return _of_dataset(lengths, columns, where, key_arrays)
     if package is not None and isinstance(lengths, package.DatasetDict):
         raise TypeError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, lengths))}")
     pa = require("pyarrow")
@@ -97,7 +99,7 @@ def _parts(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> 
             reader = pa.RecordBatchReader.from_stream(lengths)
         except pa.ArrowInvalid:  # a stream of plain arrays, such as a Series
             return _of_arrays(pa.chunked_array(lengths), columns, where)
-        return _of_batches(reader, columns, where, keys)
+        return _of_batches(reader, columns, where, key_arrays)
     if hasattr(lengths, "__arrow_c_array__"):
         return _of_arrays(pa.chunked_array([pa.array(lengths)]), columns, where)
     raise TypeError(
@@ -107,7 +109,7 @@ def _parts(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> 
 
 
 def _of_batches(
-    reader: Any, columns: InputColumns, where: str, keys: list[Any]
+    reader: Any, columns: InputColumns, where: str, key_arrays: list[Any]
 ) -> tuple[Iterator[RawRows], InputColumns]:
     """Returns the rows and columns of a reader of Arrow record batches; arguments as of `_parts`."""
     chosen, is_list = chosen_columns(reader.schema, columns, where)
@@ -115,8 +117,8 @@ def _of_batches(
     def parts() -> Iterator[RawRows]:
         for batch in reader:
             if chosen.key is not None:
-                keys.append(batch.column(batch.schema.get_field_index(chosen.key)))
-            yield _kept(arrow_rows(batch, chosen, is_list))
+                key_arrays.append(batch.column(batch.schema.get_field_index(chosen.key)))
+            yield _copied(arrow_rows(batch, chosen, is_list))
 
     return _joined(parts()), chosen
 
@@ -134,11 +136,11 @@ def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[
         )
     if not (require("pyarrow").types.is_integer(array.type) or is_tokens(array.type)):
         raise ValueError(f"{where} holds {array.type}, but integers (lengths) or lists of integers (tokens) are needed")
-    return (_kept(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks), columns
+    return (_copied(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks), columns
 
 
 def _of_dataset(
-    dataset: Any, columns: InputColumns, where: str, keys: list[Any]
+    dataset: Any, columns: InputColumns, where: str, key_arrays: list[Any]
 ) -> tuple[Iterator[RawRows], InputColumns]:
     """Returns the rows and columns of a `datasets.Dataset`; arguments as of `_parts`.
 
@@ -146,19 +148,20 @@ def _of_dataset(
     token is copied.
     """
     table = dataset.data.table
-    rows, chosen = _of_batches(table.to_reader(), columns, where, keys)
+    rows, chosen = _of_batches(table.to_reader(), columns, where, key_arrays)
     indices = dataset._indices
     if indices is None:
         return rows, chosen
     held = _concatenated(list(rows))
     chunks = [values_of(chunk).astype(np.int64) for chunk in indices.column(0).chunks]
     selection = np.concatenate([np.empty(0, np.int64), *chunks])
-    if keys:
-        keys[:] = require("pyarrow").chunked_array(keys).take(require("pyarrow").array(selection)).chunks
+    if key_arrays:
+        pa = require("pyarrow")
+        key_arrays[:] = pa.chunked_array(key_arrays).take(pa.array(selection)).chunks
     return iter([held.each(lambda column: column[selection])]), chosen
 
 
-def _kept(rows: RawRows) -> RawRows:
+def _copied(rows: RawRows) -> RawRows:
     """Copies the rows, so that the memory of their producer, which holds all columns, can be freed."""
     return rows.each(np.array)
 
@@ -180,12 +183,13 @@ def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
 def _concatenated(parts: list[RawRows]) -> RawRows:
     """Returns one `RawRows` with the rows of all parts."""
 
-    def joined(number: int) -> NDArray[Any] | None:
+    def field_of_all(name: str) -> NDArray[Any] | None:
         """Joins one field of all parts. Only a mask of nulls may be None in some parts: they have no null."""
-        if all(part[number] is None for part in parts):
+        values = [getattr(part, name) for part in parts]
+        if all(each is None for each in values):
             return None
         no_nulls = (np.zeros(len(part.lengths), dtype=bool) for part in parts)
-        return np.concatenate([b if a[number] is None else a[number] for a, b in zip(parts, no_nulls, strict=True)])
+        return np.concatenate([none if each is None else each for each, none in zip(values, no_nulls, strict=True)])
 
     lengths = np.concatenate([np.empty(0, dtype=np.int64), *(part.lengths for part in parts)])
-    return RawRows(lengths, *(joined(number) for number in range(1, len(RawRows._fields))))
+    return RawRows(lengths, *(field_of_all(name) for name in RawRows._fields[1:]))

@@ -24,10 +24,10 @@ from packhorse.prepare.input._rows import RawRows, as_amounts
 from packhorse.storage import check_plain
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
-"""Array files of prepared datasets, and a folder of them, which are not taken as lengths."""
+"""What a prepared dataset holds: array files that are not taken as lengths, and seqpack's folder of such files."""
 
 _MAGIC, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
-"""First bytes of an array file, and of one with several arrays."""
+"""First bytes of an array file (.npy), and of a file of several arrays (.npz)."""
 _HEADER_BYTES = 1 << 16
 """Bytes at the beginning of an array in an object store that are read for its header."""
 
@@ -100,9 +100,10 @@ def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
                 "nothing says where documents end: rename it to X.bin with their ends beside it, in X.bin.boundaries "
                 "(int64, cumulative, in tokens), and prepare X.bin"
             ) from None
-        why = "it holds Python objects, which are not read" if "pickle" in str(error) else str(error)
+        is_pickled = "pickle" in str(error)  # NumPy says so of an array of objects
+        why = "it holds Python objects, which are not read" if is_pickled else str(error)
         raise ValueError(f"{without_secrets(path)} cannot be read as a NumPy array: {why}") from None
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray):  # an .npz
         raise ValueError(f"{path} holds several arrays; save only the lengths with numpy.save")
     return array
 
@@ -178,8 +179,8 @@ class _StoredArray:
 
     def __getitem__(self, some: slice) -> NDArray[Any]:
         first, stop, _ = some.indices(len(self))
-        offsets = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
-        return np.frombuffer(self._object.read(*offsets), self.dtype)
+        begin, end = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
+        return np.frombuffer(self._object.read(begin, end), self.dtype)
 
 
 def map_array(path: str | Path, *, writable: bool = False) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -17,18 +17,21 @@ from packhorse.formats.arrow import column_type
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers
-from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, cut, is_wide
+from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, cut, exceeds_int64
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import keys_of_files
 from packhorse.prepare.input._rows import RawRows
 from packhorse.prepare.input._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
 from packhorse.prepare.input.parquet_pages.levels import UnknownPageError, list_column, list_lengths
 
-_WIDE = ("int64", "uint64", "uint32")
+_LARGER_THAN_TOKENS = ("int64", "uint64", "uint32")
 """Arrow types of integers with values that are too large for token ids."""
 _READ_BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 24
 """About the bytes of a batch of lists, if tokens must be decoded too."""
+_DECODED_BYTES_PER_BYTE = 4
+"""About the bytes in memory of a decoded byte of a column chunk, whose tokens are often coded in fewer bits."""
+_LEAST_BATCH_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,8 @@ class ParquetRows(RowRange):
         chunks = [group.column(number) for number in range(group.num_columns)]
         tokens = [chunk for chunk in chunks if chunk.path_in_schema.startswith(f"{self.columns.length}.")]
         size_bytes = max(1, sum(chunk.total_uncompressed_size for chunk in tokens))
-        return max(64, min(BATCH_ROWS, _BATCH_BYTES * group.num_rows // (4 * size_bytes)))
+        rows = _BATCH_BYTES * group.num_rows // (_DECODED_BYTES_PER_BYTE * size_bytes)
+        return max(_LEAST_BATCH_ROWS, min(BATCH_ROWS, rows))
 
 
 class ParquetReader(WholeFiles):
@@ -135,16 +139,17 @@ class ParquetReader(WholeFiles):
         files: list[InputFile] = []
         first_index = 0
         chosen = columns
-        looks = for_each(paths, _look) if is_url(paths[0]) else map(_look, paths)
-        for path, (stamp, schema, sizes, large) in zip(paths, looks, strict=True):
+        footers = for_each(paths, _footer) if is_url(paths[0]) else map(_footer, paths)
+        for path, (stamp, schema, sizes, large_tokens) in zip(paths, footers, strict=True):
             before, where = chosen, without_secrets(path)
             if files:
                 chosen, is_list = chosen_columns(schema, before, where)
                 refuse_other_ids(where, before, chosen)
             else:
-                chosen, is_list = chosen_columns(schema, before, where, is_wide=partial(is_wide, paths, column_of))
-            if is_list and chosen.length in large:
-                _refuse_large_tokens(path, str(chosen.length), large[chosen.length])
+                of_files = partial(exceeds_int64, paths, column_of)
+                chosen, is_list = chosen_columns(schema, before, where, exceeds_int64=of_files)
+            if is_list and chosen.length in large_tokens:
+                _refuse_large_tokens(path, str(chosen.length), large_tokens[chosen.length])
             first_rows = accumulate(sizes, initial=0)
             ranges.extend(
                 ParquetRows(
@@ -166,24 +171,33 @@ class ParquetReader(WholeFiles):
         return Opened(kind=self.kind, ranges=ranges, files=files, columns=chosen, keys=keys)
 
 
-def _look(path: str) -> tuple[FileStamp, Any, list[int], dict[str, int]]:
-    """Looks at a file's footer.
+class _Footer(NamedTuple):
+    """What a file's footer says, and the file's stamp."""
 
-    Returns:
-        The file's stamp; its Arrow schema; the rows of each row group; and the result of `_large_tokens`.
-    """
+    stamp: FileStamp
+    schema: Any
+    """The file's Arrow schema."""
+    sizes: list[int]
+    """Rows of each row group."""
+    large_tokens: dict[str, int]
+    """Column of lists → first row group with a value above LARGEST_TOKEN, by the file's statistics."""
+
+
+def _footer(path: str) -> _Footer:
     stamp = FileStamp.of(path)
     with open_parquet(path) as file:
         metadata = file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        return stamp, file.schema_arrow, sizes, _large_tokens(metadata, file.schema_arrow)
+        return _Footer(stamp, file.schema_arrow, sizes, _large_tokens(metadata, file.schema_arrow))
 
 
 def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
-    """Returns column of lists → first row group with a value above LARGEST_TOKEN, by the file's statistics."""
-    wide = {field.name for field in schema if is_tokens(field.type) and str(field.type.value_type) in _WIDE}
+    """Returns `_Footer.large_tokens`."""
+    doubtful = {
+        field.name for field in schema if is_tokens(field.type) and str(field.type.value_type) in _LARGER_THAN_TOKENS
+    }
     found: dict[str, int] = {}
-    leaves = [number for number in range(metadata.num_columns) if _column_of(metadata, number) in wide]
+    leaves = [number for number in range(metadata.num_columns) if _column_of(metadata, number) in doubtful]
     for group in range(metadata.num_row_groups):
         for leaf in leaves:
             statistics = metadata.row_group(group).column(leaf).statistics

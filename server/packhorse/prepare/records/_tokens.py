@@ -7,11 +7,7 @@ reading tokens is in `packhorse.tokens`.
 import os
 from pathlib import Path
 
-from packhorse.dataset import (
-    TOKENS,
-    PreparedDataset,
-    TokensRecord,
-)
+from packhorse.dataset import TOKENS, PreparedDataset, TokensRecord
 from packhorse.formats.flat import FlatTokens
 from packhorse.formats.megatron import MegatronTokens, megatron_paths
 from packhorse.formats.object_store import is_url
@@ -40,19 +36,19 @@ def tokens_of(
     if before is not None:
         return None
     paths = {each.path for each in opened.ranges}
-    if opened.kind not in ("Megatron", "flat") or len(paths) != 1 or is_url(path := paths.pop()):
+    if opened.kind not in ("Megatron", "flat") or len(paths) != 1 or any(map(is_url, paths)):
         return None
-    tokens: MegatronTokens | FlatTokens
+    (path,) = paths
     if opened.kind == "Megatron":
-        data, named = megatron_paths(path)
+        token_file, named = megatron_paths(path)  # a pair is named by its index
     else:
-        data = named = Path(path.removesuffix(".boundaries"))
-    relative = _relative(named, output)
-    if tokens_folder is not None:
-        relative = f"{TOKENS}/{named.name}"
-    if not data.is_file() or not relative.isprintable():  # a manifest holds only text, and file names may be any bytes
+        token_file = named = Path(path.removesuffix(".boundaries"))
+    relative = _relative(named, output) if tokens_folder is None else f"{TOKENS}/{named.name}"
+    if (
+        not token_file.is_file() or not relative.isprintable()
+    ):  # a manifest holds only text, and file names may be any bytes
         return None
-    tokens = MegatronTokens(named) if opened.kind == "Megatron" else FlatTokens(named)
+    tokens: MegatronTokens | FlatTokens = MegatronTokens(named) if opened.kind == "Megatron" else FlatTokens(named)
     return TokensRecord(
         path=relative,
         fingerprint=tokens_fingerprint(tokens.read, len(tokens)),

@@ -70,23 +70,26 @@ def write_inputs(
     ]
 
     def skipped_rows() -> Iterator[SkippedRow]:
+        """Yields every skipped row, those of the version before first."""
         if before:
             yield from _skipped_of(before)
         for path, rows in skipped:
             for row, fault in rows.tolist():
                 yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
 
-    left_out = Counter(before.manifest.inputs.left_out if before and before.manifest.inputs else None)
+    inputs_before = before.manifest.inputs if before else None
+    left_out = Counter(inputs_before.left_out if inputs_before else None)
     if opened.kind in ("Megatron", "flat"):
         for file in opened.files:
             left_out += Counter({} if is_url(file.path) else left_out_of(file.path))
     by_reason = Counter(Fault(fault).reason for _, rows in skipped for fault in rows[:, 1].tolist())
     num_skipped = by_reason.total()
     num_rows = opened.num_rows
-    if before is not None and before.manifest.inputs is not None:
-        num_skipped += before.manifest.inputs.skipped.rows
-        by_reason += Counter(before.manifest.inputs.skipped.by_reason)
-        num_rows += before.manifest.inputs.rows
+    if inputs_before is not None:
+        num_skipped += inputs_before.skipped.rows
+        by_reason += Counter(inputs_before.skipped.by_reason)
+        num_rows += inputs_before.rows
+    are_reasons_known = num_skipped == by_reason.total()  # an earlier release may have counted rows only
     if folder is not None and len(files) > MOST_LISTED:
         write_records(folder / INPUTS, files)
     if folder is not None and num_skipped > MOST_LISTED:
@@ -100,7 +103,7 @@ def write_inputs(
         skipped=SkippedRows(
             rows=num_skipped,
             first=tuple(islice(skipped_rows(), MOST_LISTED)),
-            by_reason=dict(sorted(by_reason.items())) if num_skipped == by_reason.total() > 0 else None,
+            by_reason=dict(sorted(by_reason.items())) if num_skipped and are_reasons_known else None,
         ),
         left_out=dict(sorted(left_out.items())) or None,
         tokens=None if output is None else tokens_of(opened, output, tokens_folder, before),

@@ -13,7 +13,7 @@ from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import parameter
 
 Source = str | os.PathLike[str]
-"""An input: a file, a folder, a pattern, or the URL of one in an object store."""
+"""An input: a file, a folder or a pattern, or a URL of any of these in an object store."""
 
 _MOST_NAMES = 8
 """The most inputs that the manifest's `source` names."""
@@ -36,7 +36,8 @@ def name_of_inputs(sources: Sequence[str]) -> str:
     names = []
     for source in sources[:_MOST_NAMES]:
         path = Path(without_secrets(source).partition("://")[2] if is_url(source) else os.path.abspath(source))
-        names.append("/".join(path.parts[-2:]).removeprefix("//") if glob.has_magic(path.name) else path.name)
+        folder_and_pattern = "/".join(path.parts[-2:]).removeprefix("//")  # "//" if the folder is the root
+        names.append(folder_and_pattern if glob.has_magic(path.name) else path.name)
     if len(sources) > _MOST_NAMES:
         names.append(f"{len(sources) - _MOST_NAMES:,} more")
     return os.fsencode(", ".join(names)).decode(errors="replace")
@@ -45,4 +46,4 @@ def name_of_inputs(sources: Sequence[str]) -> str:
 def joined_names(before: str, more: str) -> str:
     """Returns the names for the manifest if inputs named `more` are appended to a dataset of inputs `before`."""
     names = f"{before}, {more}".split(", ")
-    return ", ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])
+    return ", ".join(names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES], "…"])

@@ -9,11 +9,14 @@ import numpy as np
 
 from packhorse.compiling import kernel
 
+NO_ROW, DAMAGED = -1, -2
+"""Results of `add_lists` that are no row: no list has begun yet; the page is damaged."""
+
 
 @kernel
 def add_lists(
     data: Any,
-    ends: Any,
+    spans: Any,
     width: int,
     null_level: int,
     num_values: int,
@@ -30,22 +33,22 @@ def add_lists(
 
     Args:
         data: uint8, the page with its levels.
-        ends: int64 [4]: where repetition levels (1 bit each) begin and end in `data`, then the same for definition
+        spans: int64 [4]: where repetition levels (1 bit each) begin and end in `data`, then the same for definition
             levels.
         width: bits of a definition level, at most 2.
         null_level: the definition level of an empty list. Lower levels are null lists, higher ones are values.
         num_values: levels of each kind in the page: one for each value, and one for each null or empty list.
         lengths: int64 [rows], added to.
         is_null: bool [rows], set to True for null lists.
-        row: the row of the last value before this page; -1 for the first page.
+        row: the row of the last value before this page; NO_ROW for the first page.
 
     Returns:
-        The row of the last value; -2 if the page is damaged.
+        The row of the last value; DAMAGED if the page is damaged.
     """
-    at = np.array([ends[0], ends[2]])  # the next byte: [0] of repetition levels, [1] of definition levels, as below
-    stop = np.array([ends[1], ends[3]])  # where their bytes end
+    at = np.array([spans[0], spans[2]])  # the next byte: [0] of repetition levels, [1] of definition levels, as below
+    stop = np.array([spans[1], spans[3]])  # where their bytes end
     left = np.zeros(2, dtype=np.int64)  # levels left in the current run
-    value = np.zeros(2, dtype=np.int64)  # the level that the run repeats
+    repeated = np.zeros(2, dtype=np.int64)  # the level that the run repeats
     bit = np.full(2, -1)  # the number of the next packed level's first bit; -1 in a run that repeats one level
     done = 0
     while done < num_values:
@@ -55,8 +58,8 @@ def add_lists(
             header: Any = 0  # a number of seven bits a byte; its lowest bit tells the two kinds of runs apart
             shift = 0
             while True:
-                if at[which] >= stop[which] or shift > 35:
-                    return -2
+                if at[which] >= stop[which] or shift > 35:  # more than 32 bits
+                    return DAMAGED
                 byte = np.int64(data[at[which]])
                 at[which] += 1
                 header |= (byte & 127) << shift
@@ -71,20 +74,20 @@ def add_lists(
                 left[which] *= 8
             else:
                 if at[which] >= stop[which]:
-                    return -2
+                    return DAMAGED
                 bit[which] = -1
-                value[which] = np.int64(data[at[which]])
+                repeated[which] = np.int64(data[at[which]])
                 at[which] += 1
             if left[which] == 0 or at[which] > stop[which]:
-                return -2
+                return DAMAGED
         count = min(left[0], left[1], num_values - done)
-        if bit[0] < 0 and value[0] == 1 and bit[1] < 0:
-            if row < 0 or value[1] <= null_level:
-                return -2
+        if bit[0] < 0 and repeated[0] == 1 and bit[1] < 0:
+            if row < 0 or repeated[1] <= null_level:
+                return DAMAGED
             lengths[row] += count
         else:
             for _ in range(count):
-                repetition, definition = value[0], value[1]
+                repetition, definition = repeated[0], repeated[1]
                 if bit[0] >= 0:
                     repetition = (np.int64(data[bit[0] >> 3]) >> (bit[0] & 7)) & 1
                     bit[0] += 1
@@ -96,11 +99,11 @@ def add_lists(
                 if repetition == 0:
                     row += 1
                 if row < 0 or row >= len(lengths):
-                    return -2
+                    return DAMAGED
                 if definition > null_level:
                     lengths[row] += 1
                 elif repetition != 0:
-                    return -2
+                    return DAMAGED
                 elif definition < null_level:
                     is_null[row] = True
         left[0] -= count

@@ -26,9 +26,11 @@ class CompactStruct:
     """
 
     _MOST_DEPTH = 8
+    _MOST_BYTES = 1 << 16
+    """Enough for a page's header with statistics."""
 
     def __init__(self, data: NDArray[np.uint8], at: int, end: int) -> None:
-        self._data = data[at : min(end, at + (1 << 16))].tobytes()  # enough for a header with statistics
+        self._data = data[at : min(end, at + self._MOST_BYTES)].tobytes()
         self._begin, self._at = at, 0
 
     def read(self) -> tuple[dict[int, Any], int]:
@@ -49,7 +51,8 @@ class CompactStruct:
             if lead == 0:
                 return found
             kind = lead & 15
-            number = number + (lead >> 4) if lead >> 4 else self._zigzag()
+            step = lead >> 4
+            number = number + step if step else self._zigzag()
             found[number] = self._value(kind, depth)
 
     def _value(self, kind: int, depth: int) -> Any:

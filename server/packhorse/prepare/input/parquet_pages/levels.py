@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.prepare.input.parquet_pages._kernels import add_lists, unpack_snappy
+from packhorse.prepare.input.parquet_pages._kernels import DAMAGED, NO_ROW, add_lists, unpack_snappy
 from packhorse.prepare.input.parquet_pages._thrift import CompactStruct, UnreadableStructError
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
@@ -36,6 +36,8 @@ _STREAMED = {"ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
 """Codec of Parquet → pyarrow's name, for codecs that can decompress a beginning."""
 _HEAD_BYTES = 1 << 12
 """Bytes of a page that are decompressed at first; most pages' levels are shorter."""
+_SIZE_BYTES = 4
+"""Bytes of the size that stands before each kind of levels in a page of version 1."""
 
 
 class _Page(NamedTuple):
@@ -71,20 +73,16 @@ def list_column(file: Any, column: str) -> int | None:
     """
     field = file.schema_arrow.field(column)
     paths = [file.schema.column(number).path for number in range(len(file.schema))]
-    found = [number for number, path in enumerate(paths) if path.startswith(column + ".")]
-    if (
-        len(found) != 1
-        or not hasattr(field.type, "value_field")
-        or require("pyarrow").types.is_fixed_size_list(field.type)
-    ):
+    leaves = [number for number, path in enumerate(paths) if path.startswith(column + ".")]
+    if len(leaves) != 1 or not hasattr(field.type, "value_field"):
         return None
-    leaf = file.schema.column(found[0])
-    is_plain = leaf.max_repetition_level == 1
-    return (
-        found[0]
-        if is_plain and leaf.max_definition_level == field.nullable + 1 + field.type.value_field.nullable
-        else None
-    )
+    if require("pyarrow").types.is_fixed_size_list(field.type):
+        return None
+    leaf = file.schema.column(leaves[0])
+    # One definition level says that a list is not empty; one more each if lists, and if values, can be null.
+    num_levels = 1 + field.nullable + field.type.value_field.nullable
+    is_plain = leaf.max_repetition_level == 1 and leaf.max_definition_level == num_levels
+    return leaves[0] if is_plain else None
 
 
 def list_lengths(
@@ -105,16 +103,15 @@ def list_lengths(
     lengths = np.zeros(num_rows, dtype=np.int64)
     is_null = np.zeros(num_rows, dtype=np.bool_)
     width = int(leaf.max_definition_level).bit_length()
-    row, left = -1, chunk.num_values
+    row = NO_ROW
     for page in _pages(data, chunk):
         if page.kind == _DICTIONARY:
             continue
-        body, ends = _levels(data, page, chunk.compression)
-        row = add_lists(body, ends, width, int(is_nullable), page.num_values, lengths, is_null, row)
-        left -= page.num_values
-        if row < -1 or left < 0:
+        body, spans = _levels(data, page, chunk.compression)
+        row = add_lists(body, spans, width, int(is_nullable), page.num_values, lengths, is_null, row)
+        if row == DAMAGED:
             raise UnknownPageError
-    if left or row != num_rows - 1:
+    if row != num_rows - 1:
         raise UnknownPageError
     return lengths, is_null if is_null.any() else None
 
@@ -132,8 +129,10 @@ def _pages(data: NDArray[np.uint8], chunk: Any) -> Iterator[_Page]:
         if at >= end:
             raise UnknownPageError
         page = _page(data, at, end)
-        yield page
         left -= page.num_values
+        if left < 0:
+            raise UnknownPageError
+        yield page
         at = page.begin + page.size_bytes
 
 
@@ -146,17 +145,18 @@ def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
     kind, unpacked, packed = (header.get(number) for number in (_KIND, _UNPACKED_BYTES, _PACKED_BYTES))
     if not (isinstance(unpacked, int) and isinstance(packed, int) and unpacked >= 0 and 0 <= packed <= end - begin):
         raise UnknownPageError
+    num_values, levels, is_rle = 0, None, True
     if kind == _DATA:
         inner = _struct_at(header, _HEADER_OF_DATA)
+        num_values = _size_in(inner, _NUM_VALUES)
         is_rle = inner.get(_DEFINITION_ENCODING) == inner.get(_REPETITION_ENCODING) == _RLE
-        return _Page(kind, _size_in(inner, _NUM_VALUES), begin, packed, unpacked, None, is_rle)
-    if kind == _DATA_V2:
+    elif kind == _DATA_V2:
         inner = _struct_at(header, _HEADER_OF_DATA_V2)
+        num_values = _size_in(inner, _NUM_VALUES)
         levels = _size_in(inner, _REPETITION_BYTES), _size_in(inner, _DEFINITION_BYTES)
-        return _Page(kind, _size_in(inner, _NUM_VALUES), begin, packed, unpacked, levels, True)
-    if kind == _DICTIONARY:
-        return _Page(kind, 0, begin, packed, unpacked, None, True)
-    raise UnknownPageError
+    elif kind != _DICTIONARY:
+        raise UnknownPageError
+    return _Page(kind, num_values, begin, size_bytes=packed, unpacked_bytes=unpacked, levels=levels, is_rle=is_rle)
 
 
 def _struct_at(header: dict[int, Any], number: int) -> dict[int, Any]:
@@ -176,10 +176,10 @@ def _size_in(struct: dict[int, Any], number: int) -> int:
 
 
 def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Returns bytes with a page's levels, and where they are: int64 [4].
+    """Returns bytes with a page's levels, and their spans: begin and end of the repetition levels, then of the others.
 
-    The four numbers are begin and end of the repetition levels, then of the definition levels. In a page of version 1
-    the sizes of levels are inside the compressed body, so as much is decompressed as turns out to be needed.
+    In a page of version 1 the sizes of levels are inside the compressed body, so as much is decompressed as turns out
+    to be needed.
     """
     if not page.is_rle:
         raise UnknownPageError
@@ -192,18 +192,20 @@ def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[n
     wanted = min(page.unpacked_bytes, _HEAD_BYTES)
     while True:
         head = _beginning(body, codec, wanted, page.unpacked_bytes)
-        first = 4 + _size_at(head, 0)
-        second = first + 4 + (_size_at(head, first) if first + 4 <= len(head) else 0)
-        if max(first + 4, second) <= len(head):
-            return head, np.array([4, first, first + 4, second], dtype=np.int64)
+        repetition_end = _SIZE_BYTES + _size_at(head, 0)
+        definition_begin = definition_end = repetition_end + _SIZE_BYTES
+        if definition_begin <= len(head):
+            definition_end += _size_at(head, repetition_end)
+            if definition_end <= len(head):
+                return head, np.array([_SIZE_BYTES, repetition_end, definition_begin, definition_end], dtype=np.int64)
         if len(head) >= page.unpacked_bytes or len(head) < wanted:
             raise UnknownPageError
-        wanted = min(page.unpacked_bytes, max(2 * wanted, second + _HEAD_BYTES))
+        wanted = min(page.unpacked_bytes, max(2 * wanted, definition_end + _HEAD_BYTES))
 
 
 def _size_at(head: NDArray[np.uint8], at: int) -> int:
-    """Returns the four bytes at an index as a number."""
-    return int.from_bytes(head[at : at + 4].tobytes(), "little")
+    """Returns the size at an index."""
+    return int.from_bytes(head[at : at + _SIZE_BYTES].tobytes(), "little")
 
 
 def _beginning(body: NDArray[np.uint8], codec: str, wanted: int, unpacked_bytes: int) -> NDArray[np.uint8]:

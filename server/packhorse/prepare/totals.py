@@ -1,0 +1,220 @@
+"""The counts of all tasks of the first pass, added up, and what the manifest says of the sequences.
+
+Owns `Counted`, which later passes take; refusing sequences that are too long, and a dataset in which nothing is left;
+and the types in which ids and first tokens are stored. Leaves the counts of one task to `counting`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import OverLengthLedger, PlanOptions, PreparedDataset, SequenceFacts
+from packhorse.parameters import parameter
+from packhorse.prepare.counting import CountTask, LengthFacts, RoomCounts, TaskCounts, added
+
+IdType = Literal["uint32", "int64"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """The counts of all tasks together, with those of the version before, if rows are appended to one."""
+
+    tasks: list[CountTask]
+    """The tasks of the first pass."""
+    parts: list[TaskCounts]
+    """The counts of each task."""
+    rooms: NDArray[np.int64]
+    """Distinct rooms of all rows, ascending: int64 [D]."""
+    counts: NDArray[np.int64]
+    """Number of sequences, pieces or groups with each room: int64 [D]."""
+    id_range: tuple[int, int]
+    """The smallest and the largest id in the pool; if rows are groups, of the groups' numbers."""
+    id_dtype: IdType
+    """Type of the pool's entries."""
+    start_dtype: IdType | None
+    """Type of starts.npy; None if all first tokens are 0, or if rows are groups."""
+    facts: SequenceFacts
+    """Facts of the sequences. Their `ids_sum_a` and `ids_sum_b` are not known before the merge, unless rows are groups.
+    """
+
+    @property
+    def by_room(self) -> dict[int, int]:
+        """Room in tokens → number of sequences."""
+        return dict(zip(self.rooms.tolist(), self.counts.tolist(), strict=True))
+
+    @property
+    def skipped(self) -> list[tuple[str, NDArray[np.int64]]]:
+        """Pairs of a file, and (row, Fault) of skipped rows in it: int64 [k, 2]."""
+        return [of_batch for part in self.parts for of_batch in part.skipped]
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of pools.npy, starts.npy and over_length.npy."""
+        start_dtype = self.start_dtype
+        entry = np.dtype(self.id_dtype).itemsize + (np.dtype(start_dtype).itemsize if start_dtype else 0)
+        return int(self.counts.sum()) * entry + 16 * self.facts.over_length.sequences
+
+    def edges_of(self, spills: Sequence[RoomCounts]) -> NDArray[np.int64]:
+        """Returns where each room's entries begin in each of k spills, and where the last room's end: int64 [k, D + 1].
+
+        Args:
+            spills: for each spill, in order, its rooms and counts; together they hold all that was counted.
+        """
+        edges = np.zeros((len(spills), len(self.rooms) + 1), dtype=np.int64)
+        for of_spill, (rooms, counts) in zip(edges, spills, strict=True):
+            of_spill[1 + np.searchsorted(self.rooms, rooms)] = counts
+        return np.cumsum(edges, axis=1, out=edges)
+
+    @classmethod
+    def of(
+        cls,
+        tasks: list[CountTask],
+        parts: list[TaskCounts],
+        options: PlanOptions,
+        *,
+        before: PreparedDataset | None,
+        groups: SequenceFacts | None,
+    ) -> "Counted":
+        """Adds up the counts of all tasks.
+
+        Args:
+            tasks: the tasks.
+            parts: the counts of each task.
+            options: options of the plan.
+            before: the version to which the rows are added; None for a new dataset.
+            groups: facts of the groups' sequences; None if rows are sequences.
+
+        Raises:
+            ValueError: a sequence is too long and the policy refuses it, or nothing is left to plan.
+        """
+        ledger = _over_length_ledger(parts, options)
+        planned = [part for part in parts if len(part.rooms)]
+        if not planned:
+            raise ValueError(
+                f"all {sum(task.num_rows for task in tasks):,} rows are bad, so nothing is left to prepare"
+            )
+        rooms, counts = added(counts_of(before), *((part.rooms, part.counts) for part in planned))
+        low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
+        sums = sum((part.facts for part in parts), LengthFacts())
+        start_dtypes = {_start_dtype(parts, options)}
+        if before is not None:
+            low_before, high_before = _id_range(before)
+            low, high = min(low, low_before), max(high, high_before)
+            sums += LengthFacts.of_version(before.manifest)
+            ledger += before.manifest.over_length
+            start_dtypes.add(before.manifest.start_dtype)
+        facts = groups or facts_of(
+            rooms,
+            counts,
+            sums,
+            id_range=(low, high),
+            start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
+            over_length=ledger,
+        )
+        return cls(
+            tasks=tasks,
+            parts=parts,
+            rooms=rooms,
+            counts=counts,
+            id_range=(low, high),
+            id_dtype=stored_dtype(low, high),
+            start_dtype=None if groups else facts.start_dtype,
+            facts=facts,
+        )
+
+
+def _over_length_ledger(parts: Sequence[TaskCounts], options: PlanOptions) -> OverLengthLedger:
+    """Returns the ledger of over-long sequences in all tasks; refuses the first of them if the policy is "error"."""
+    num_over = sum(part.num_over for part in parts)
+    if not num_over:
+        return OverLengthLedger()
+    limit = options.rooms.longest
+    what = (
+        parameter("max_seq_len") + f" {limit}"
+        if options.rooms.is_plain
+        else (
+            f"the {limit} that fit "
+            + parameter("max_seq_len")
+            + f" {options.max_seq_len} with align {options.align} and "
+            + parameter("extra_tokens")
+            + f" {options.extra_tokens}"
+        )
+    )
+    tokens_over = sum(part.tokens_over for part in parts)
+    if options.over_length == "error":
+        first = next(part.first_over for part in parts if part.first_over)
+        raise ValueError(
+            f"sequence {first.id} (row {first.row} of {first.file}) has {first.length} tokens, over "
+            + what
+            + f", and it is {'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise "
+            + parameter("max_seq_len")
+            + ", or cut such sequences into pieces by "
+            + parameter("over_length", "split")
+            + ", or choose drop or truncate, which lose tokens"
+        )
+    if not any(len(part.rooms) for part in parts):
+        raise ValueError(
+            f"all {num_over:,} sequences are over " + what + " and dropped; raise " + parameter("max_seq_len")
+        )
+    is_split = options.over_length == "split"
+    lost = {"drop": tokens_over, "truncate": tokens_over - num_over * limit, "split": 0}[options.over_length]
+    pieces = sum(part.pieces_over for part in parts) if is_split else 0
+    return OverLengthLedger(sequences=num_over, source_tokens=tokens_over, tokens=lost, pieces=pieces)
+
+
+def _start_dtype(parts: Sequence[TaskCounts], options: PlanOptions) -> IdType | None:
+    """Returns the type of first tokens, from the greatest that the policy makes; None if all are 0."""
+    longest, limit = max(part.longest_over for part in parts), options.rooms.longest
+    if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
+        return None
+    last = (longest - 1) // limit * limit if options.over_length == "split" else longest - limit
+    return stored_dtype(0, last)
+
+
+def counts_of(before: PreparedDataset | None) -> RoomCounts:
+    """Returns the rooms and counts of a version's entries; empty arrays if there is no version."""
+    if before is None:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    return before.plan.lengths.astype(np.int64), before.plan.counts.astype(np.int64)
+
+
+def _id_range(before: PreparedDataset) -> tuple[int, int]:
+    """Returns the smallest and the largest entry of a version's pool: ids, or numbers of groups."""
+    ends = np.cumsum(before.plan.counts)
+    return int(before.pool[before.plan.pool_starts].min()), int(before.pool[ends - 1].max())
+
+
+def facts_of(
+    rooms: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    sums: LengthFacts,
+    *,
+    id_range: tuple[int, int],
+    start_dtype: IdType | None = None,
+    over_length: OverLengthLedger,
+) -> SequenceFacts:
+    """Returns the manifest's facts of the planned sequences, grouped or not.
+
+    Args:
+        rooms: distinct rooms of sequences, ascending: int64 [D].
+        counts: number of sequences or pieces with each room: int64 [D].
+        sums: facts that are sums over these sequences.
+        id_range: the smallest and the largest id.
+        start_dtype: type of first tokens; None if all are 0.
+        over_length: counts of the over-long sequences.
+    """
+    return SequenceFacts(
+        **asdict(sums),
+        num_sequences=int(counts.sum()),
+        id_dtype=stored_dtype(*id_range),
+        start_dtype=start_dtype,
+        over_length=over_length,
+    )
+
+
+def stored_dtype(low: int, high: int) -> IdType:
+    """Returns the type in which integers from `low` to `high` are stored."""
+    return "uint32" if low >= 0 and high < 2**32 else "int64"
