@@ -74,7 +74,6 @@ def read_histogram(path: Path) -> HistogramInput:
 
 
 def _budgets(manifest: Manifest) -> str:
-    """Returns the sentence of `HistogramInput.budgets` for a prepared folder."""
     caps = ", ".join(f"{each.cap:,} {each.name}" for each in manifest.resources if each.cap is not None)
     if not caps:
         return ""

@@ -71,7 +71,6 @@ def save_plot(report: DatasetReport, path: Path) -> None:
 
 
 def _draw_lengths(axes: Axes, report: DatasetReport) -> None:
-    """Draws the histogram of rooms, in tokens."""
     plan = report.dataset.plan
     axes.hist(plan.rooms, bins=60, weights=plan.counts, color=_BLUE)
     title = f"{report.stats.n_sequences:,} sequences"

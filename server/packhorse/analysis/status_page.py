@@ -143,7 +143,6 @@ class StatusPage:
 
 
 def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Adds up counts by name."""
     total: dict[str, int] = {}
     for each in counts:
         for name, count in each.items():

@@ -231,7 +231,6 @@ def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address:
 
 
 def _opened(workers: int, kind: AnyEngineKind, ray_address: str | None) -> AbstractContextManager[Engine]:
-    """Returns the context manager of an engine of a kind."""
     if kind == "ray":
         return open_ray(ray_address)
     if workers == 1:

@@ -149,8 +149,8 @@ def cut_merges(
         sort: see `MergeTask`.
         workers: number of tasks that run at a time.
     """
-    segments = edges.sum(axis=0)  # where each segment begins in the merged array
-    total = int(segments[-1])
+    merged_edges = edges.sum(axis=0)
+    total = int(merged_edges[-1])
     data_bytes = map_entries(output).nbytes
     entry_bytes = data_bytes // total
     header_bytes = Path(output).stat().st_size - data_bytes
@@ -160,12 +160,12 @@ def cut_merges(
     inner = range((range_bytes - header_bytes) // entry_bytes, total, range_bytes // entry_bytes)
     cuts = [0, *(cut for cut in inner if cut > 0), total]
     for begin, end in pairwise(cuts):
-        low = int(np.searchsorted(segments, begin, side="right")) - 1
-        high = int(np.searchsorted(segments, end, side="left"))
+        low = int(np.searchsorted(merged_edges, begin, side="right")) - 1
+        high = int(np.searchsorted(merged_edges, end, side="left"))
         yield MergeTask(
             spills=tuple(spills),
             edges=edges[:, low : high + 1],
-            first_rank=begin - int(segments[low]),
+            first_rank=begin - int(merged_edges[low]),
             num_entries=end - begin,
             output=output,
             first_entry=begin,
@@ -195,15 +195,14 @@ def merge_task(task: MergeTask) -> Merged:
     The arrays below call a first token, or the length in over_length.npy, an entry's second number.
     """
     columns = [_columns(files) for files in task.spills]
-    edges = task.edges
-    sizes = np.diff(edges, axis=1).sum(axis=0)
+    sizes = np.diff(task.edges, axis=1).sum(axis=0)  # of the segments
     last_rank = task.first_rank + task.num_entries - int(sizes[:-1].sum())
-    begins, ends = edges[:, 0], edges[:, -1]
+    begins, ends = task.edges[:, 0], task.edges[:, -1]
     if task.first_rank:
-        begins = _entries_at(columns, edges[:, 0], edges[:, 1], task.first_rank, sort=task.sort)
+        begins = _entries_at(columns, begins, task.edges[:, 1], task.first_rank, sort=task.sort)
     if last_rank < sizes[-1]:
-        ends = _entries_at(columns, edges[:, -2], edges[:, -1], last_rank, sort=task.sort)
-    edges = np.clip(edges, begins[:, None], ends[:, None])  # now of the range only
+        ends = _entries_at(columns, task.edges[:, -2], ends, last_rank, sort=task.sort)
+    edges = np.clip(task.edges, begins[:, None], ends[:, None])  # of the range only
     merged_edges = np.concatenate(([0], np.cumsum(np.diff(edges, axis=1).sum(axis=0))))
     written = map_entries(task.output)
     ids = np.empty(task.num_entries, dtype=written.dtype if task.writes == "ids" else np.int64)

@@ -237,7 +237,6 @@ def count_task(task: CountTask) -> TaskCounts:
 
 
 def _too_long_to_split(batch: Batch, path: str) -> ValueError:
-    """Returns the error for the first sequence of a batch that is longer than any that is split."""
     at = int(np.argmax(batch.lengths > LONGEST_SPLIT))
     return ValueError(
         f"{without_secrets(path)}: row {batch.row(at)} has {int(batch.lengths[at])} tokens; sequences of up "

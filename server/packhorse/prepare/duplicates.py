@@ -90,7 +90,7 @@ def find_duplicate(task: ChunkTask) -> int | None:
 
 
 class FindTask(NamedTuple):
-    """Rows in which the sequences of one id are looked for."""
+    """Rows, and the id that is looked for in them."""
 
     ranges: Sequence[RowRange]
     id: int

@@ -168,7 +168,6 @@ def checked_job(
 
 
 def _check_output(plan: PlanOptions, output: str | os.PathLike[str], format: Layout) -> None:
-    """Refuses an output or a format that cannot be written."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(parameter("output") + f" must be the folder to write, got {output!r:.60}")
     refuse_url(output, "output")
@@ -212,7 +211,6 @@ def _check_input(
 
 
 def _check_opened(opened: Opened, source: str, format: Layout) -> None:
-    """Refuses an input without rows, or with keys that the format cannot hold."""
     if format == "seqpack" and opened.keys is not None:
         raise ValueError(
             f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use "

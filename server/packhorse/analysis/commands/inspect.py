@@ -197,7 +197,6 @@ def _print_folder(
 
 
 def _save_report(folder: Path, path: Path) -> None:
-    """Saves the status page of a folder's dataset as one HTML file."""
     from packhorse.analysis import costly_facts, dataset_facts, html_report
     from packhorse.dataset import open_prepared
 
@@ -208,7 +207,6 @@ def _save_report(folder: Path, path: Path) -> None:
 
 
 def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:
-    """Removes versions of a dataset, and prints the versions that are left."""
     from packhorse.analysis import version_facts
     from packhorse.analysis.commands.sentences import version_line
     from packhorse.dataset import prune_version, versions_of
@@ -236,12 +234,10 @@ def _print_served(target: str, timeout_seconds: float | None, dataset: str | Non
             datasets = [client.get_dataset(name)]
     streams = _streams_by_digest(target)
     if as_json:
-        facts = [
-            asdict(info) | {"open_streams": {digest: streams[info.name, digest] for digest in _digests_of(info)}}
-            if streams is not None
-            else asdict(info)
-            for info in datasets
-        ]
+        facts = [asdict(info) for info in datasets]
+        if streams is not None:
+            for each, info in zip(facts, datasets, strict=True):
+                each["open_streams"] = {digest: streams[info.name, digest] for digest in _digests_of(info)}
         click.echo(json.dumps(facts, indent=2))
         return
     rows = []
@@ -249,11 +245,13 @@ def _print_served(target: str, timeout_seconds: float | None, dataset: str | Non
         sizes = (info.max_seq_len, info.num_sequences, info.num_bins, info.total_tokens)
         numbers = (*(f"{size:,}" for size in sizes), f"{info.efficiency:.2%}")
         for number, digest in enumerate(_digests_of(info)):
-            row = (info.name, digest, *numbers) if number == 0 else ("  older", digest, *("",) * len(numbers))
-            rows.append((*row, *(() if streams is None else (str(streams[info.name, digest]),))))
-    columns: tuple[str, ...] = ("dataset", "digest", "max_seq_len", "sequences", "bins", "tokens", "efficiency")
+            row = [info.name, digest, *numbers] if number == 0 else ["  older", digest, *("" for _ in numbers)]
+            if streams is not None:
+                row.append(str(streams[info.name, digest]))
+            rows.append(row)
+    columns = ["dataset", "digest", "max_seq_len", "sequences", "bins", "tokens", "efficiency"]
     if streams is not None:
-        columns += ("streams",)
+        columns.append("streams")
     console = output_console()
     console.print(table(*columns, rows=rows, left=("digest",), is_plain=True))
     for info in datasets:

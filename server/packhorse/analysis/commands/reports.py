@@ -62,7 +62,6 @@ def _templates_table(report: DatasetReport, num_templates: int) -> Table:
 
 
 def _context_lengths_table(report: DatasetReport) -> Table:
-    """Returns the table of the dataset planned for several context lengths."""
     done = _DONE_TO_LONG[options_of(report.dataset).over_length]
     columns = ("max_seq_len", "bins", "packed", "padded", f"{items_word(report)} {done}", "tokens lost")
     rows = (

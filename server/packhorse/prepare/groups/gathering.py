@@ -186,12 +186,13 @@ def gather_groups(
         _write(folder / OVER_LENGTH, members[np.argsort(members[:, 0], kind="stable")])
     groups_before = before.manifest.groups if before else None
     sizes = tally.sizes if resources else None
+    first_group = num_before
     if sizes:
-        num_before = 0  # classes are of all groups, so those of the version before are sorted again
+        first_group = 0  # classes are of all groups, so those of the version before are sorted again
         _write(folder / CLASSES, sizes.classes.sizes)
     return Grouped(
         sequences=opened,
-        rows=_opened_tables(folder, options.rooms, num_before, tally.num_groups, sizes.of_groups if sizes else None),
+        rows=_opened_tables(folder, options.rooms, first_group, tally.num_groups, sizes.of_groups if sizes else None),
         options=options,
         by=grouping.said,
         num_groups=tally.num_groups,
@@ -206,7 +207,6 @@ def gather_groups(
 
 
 def _refuse_repeated_id(ids: NDArray[np.int64], opened: Opened, before: PreparedDataset | None) -> None:
-    """Refuses an id that occurs twice among the members; raises a ValueError that names its rows."""
     repeated = first_repeated(ids)
     if repeated is not None:
         raise duplicate_error(repeated, find_rows(FindTask(opened.ranges, repeated)), before)

@@ -127,7 +127,6 @@ def arrow_rows(batch: Any, columns: InputColumns, is_list: bool) -> RawRows:
 
 
 def _column_of(table: Any, name: str) -> Any:
-    """Returns a column of an Arrow table or record batch as one array."""
     column = table.column(table.schema.get_field_index(name))
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 

@@ -181,7 +181,6 @@ class RowRange(ABC):
 
 
 def _which_resource(raw: RawRows, index: int) -> int:
-    """Returns the index of the first wrong resource of a row."""
     assert raw.resources is not None
     is_wrong = (raw.resources[index] < 0) | (raw.resources[index] > MOST_AMOUNT)
     return int(np.argmax(is_wrong if raw.null_resources is None else is_wrong | raw.null_resources[index]))

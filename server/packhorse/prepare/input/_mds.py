@@ -33,7 +33,6 @@ class MdsRows(RowRange):
     """The shard's number in the index."""
 
     def _read(self) -> Iterator[RawRows]:
-        """Yields the shard's rows in one part."""
         length = self.columns.length
         assert length is not None  # the reader chose one
         read = self.shards.shard_integers if self.shards.columns[length] in INTEGERS else self.shards.shard_lengths

@@ -165,7 +165,6 @@ def _example_in(folder: str) -> str:
 
 
 def _files_below(folder: str) -> Iterator[str]:
-    """Yields every file of a folder, at any depth, in no order."""
     if is_url(folder):
         yield from named_files(folder, "")
         return

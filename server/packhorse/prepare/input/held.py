@@ -181,7 +181,6 @@ def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
 
 
 def _concatenated(parts: list[RawRows]) -> RawRows:
-    """Returns one `RawRows` with the rows of all parts."""
 
     def field_of_all(name: str) -> NDArray[Any] | None:
         """Joins one field of all parts. Only a mask of nulls may be None in some parts: they have no null."""

@@ -29,8 +29,8 @@ _LARGER_THAN_TOKENS = ("int64", "uint64", "uint32")
 _READ_BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 24
 """About the bytes of a batch of lists, if tokens must be decoded too."""
-_DECODED_BYTES_PER_BYTE = 4
-"""About the bytes in memory of a decoded byte of a column chunk, whose tokens are often coded in fewer bits."""
+_DECODED_GROWTH = 4
+"""About the growth of tokens when they are decoded."""
 _LEAST_BATCH_ROWS = 64
 
 
@@ -121,7 +121,7 @@ class ParquetRows(RowRange):
         chunks = [group.column(number) for number in range(group.num_columns)]
         tokens = [chunk for chunk in chunks if chunk.path_in_schema.startswith(f"{self.columns.length}.")]
         size_bytes = max(1, sum(chunk.total_uncompressed_size for chunk in tokens))
-        rows = _BATCH_BYTES * group.num_rows // (_DECODED_BYTES_PER_BYTE * size_bytes)
+        rows = _BATCH_BYTES * group.num_rows // (_DECODED_GROWTH * size_bytes)
         return max(_LEAST_BATCH_ROWS, min(BATCH_ROWS, rows))
 
 
@@ -172,11 +172,10 @@ class ParquetReader(WholeFiles):
 
 
 class _Footer(NamedTuple):
-    """What a file's footer says, and the file's stamp."""
+    """What a file's footer says."""
 
     stamp: FileStamp
     schema: Any
-    """The file's Arrow schema."""
     sizes: list[int]
     """Rows of each row group."""
     large_tokens: dict[str, int]
@@ -192,7 +191,6 @@ def _footer(path: str) -> _Footer:
 
 
 def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
-    """Returns `_Footer.large_tokens`."""
     doubtful = {
         field.name for field in schema if is_tokens(field.type) and str(field.type.value_type) in _LARGER_THAN_TOKENS
     }
@@ -207,7 +205,6 @@ def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
 
 
 def _column_of(metadata: Any, leaf: int) -> str:
-    """Returns the name of the column to which a leaf belongs."""
     path: str = metadata.schema.column(leaf).path
     return path.partition(".")[0]
 

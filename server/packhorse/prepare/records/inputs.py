@@ -70,7 +70,6 @@ def write_inputs(
     ]
 
     def skipped_rows() -> Iterator[SkippedRow]:
-        """Yields every skipped row, those of the version before first."""
         if before:
             yield from _skipped_of(before)
         for path, rows in skipped:
@@ -118,7 +117,6 @@ def inputs_of(before: PreparedDataset) -> Iterator[InputRecord]:
 
 
 def _skipped_of(before: PreparedDataset) -> Iterator[SkippedRow]:
-    """Yields every row that was skipped when a version was prepared."""
     assert before.manifest.inputs is not None
     skipped = before.manifest.inputs.skipped
     yield from skipped.first if skipped.rows <= MOST_LISTED else read_records(before.path / SKIPPED, SkippedRow)

@@ -137,7 +137,6 @@ def _pages(data: NDArray[np.uint8], chunk: Any) -> Iterator[_Page]:
 
 
 def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
-    """Reads the header of the page at a byte of the file."""
     try:
         header, begin = CompactStruct(data, at, end).read()
     except UnreadableStructError:
@@ -204,7 +203,6 @@ def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[n
 
 
 def _size_at(head: NDArray[np.uint8], at: int) -> int:
-    """Returns the size at an index."""
     return int.from_bytes(head[at : at + _SIZE_BYTES].tobytes(), "little")
 
 
