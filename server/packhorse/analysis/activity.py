@@ -40,13 +40,14 @@ def activity_between(before: Sequence[_Server], after: Sequence[_Server], second
     servers_before = {server.process: server for server in before}
     streams_before = {(server.process, stream.id): stream for server in before for stream in server.streams}
     next_steps = steps_of_ranks(stream for server in after for stream in server.streams)
+    furthest_steps = {run: max(ranks.values()) for run, ranks in next_steps.items()}
     streams: list[dict[str, Any]] = []
     streams_of_runs: dict[EpochKey, list[dict[str, Any]]] = defaultdict(list)
     for server in after:
         for stream in server.streams:
             run = EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size)
-            furthest_step = max(next_steps[run].values()) if run in next_steps else stream.next_step
             stream_before = streams_before.get((server.process, stream.id))
+            furthest_step = furthest_steps.get(run, stream.next_step)
             facts = _stream_facts(stream, server.address, stream_before, seconds, furthest_step)
             streams.append(facts)
             streams_of_runs[run].append(facts)

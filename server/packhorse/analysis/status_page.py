@@ -54,7 +54,7 @@ class StatusPage:
         self._lock = threading.Lock()
         self._servers_before: Sequence[Any] = ()
         self._asked_at = float("-inf")
-        self._made: dict[str, Any] | None = None
+        self._content: dict[str, Any] | None = None
         self._document = b""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -67,8 +67,8 @@ class StatusPage:
             status, kind, content = "302 Found", "text/plain", b""
             more = [("Location", "status")]  # relative, as all paths of the page: a proxy may put a prefix before it
         elif path == DOCUMENT:
-            looked = parse_qs(environ.get("QUERY_STRING", "")).get("figures", [])
-            kind, content = "application/json", self.document(looked)
+            looked_at = parse_qs(environ.get("QUERY_STRING", "")).get("figures", [])
+            kind, content = "application/json", self.document(looked_at)
             if not content:
                 status, kind, content = "503 Service Unavailable", "text/plain", b"no process serves yet\n"
         else:
@@ -92,14 +92,15 @@ class StatusPage:
         """
         with self._lock:
             now = time.monotonic()
-            if is_old := now - self._asked_at >= PAGE_FRESH_SECONDS:
+            is_old = now - self._asked_at >= PAGE_FRESH_SECONDS
+            if is_old:
                 looks = self._looks()
-                self._made = self._of_looks(looks, now) if looks else None
+                self._content = self._of_looks(looks, now) if looks else None
                 self._asked_at = now
-            if self._made is None:
+            if self._content is None:
                 return b""
-            if self._add_figures(self._made["datasets"], looked_at) or is_old:
-                self._document = json.dumps(self._made).encode()
+            if self._add_figures(self._content["datasets"], looked_at) or is_old:
+                self._document = json.dumps(self._content).encode()
             return self._document
 
     def _add_figures(self, datasets: list[dict[str, Any]], looked_at: Collection[str]) -> bool:

@@ -112,8 +112,8 @@ def concatenated(lengths: Mapping[int, int], max_seq_len: int) -> Unpacked:
         40
     """
     rows = -(-sum(length * count for length, count in lengths.items()) // max_seq_len)
-    chances = sum(min(length - 1, max_seq_len) * count for length, count in lengths.items())
-    return _figures("concatenated", lengths, rows, rows * max_seq_len, sequences_cut=round(chances / max_seq_len))
+    num_cut = sum(min(length - 1, max_seq_len) * count for length, count in lengths.items()) / max_seq_len
+    return _figures("concatenated", lengths, rows, rows * max_seq_len, sequences_cut=round(num_cut))
 
 
 def random_order(rooms: Mapping[int, int], max_seq_len: int, max_sequences_per_row: int | None = None) -> Unpacked:

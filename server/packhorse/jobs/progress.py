@@ -107,7 +107,7 @@ class _Bars(Progress):
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            rate = done / max(time.monotonic() - began, 1e-3)
+            rate = done / max(time.monotonic() - began, 1e-3)  # the clock may not have moved yet
             self._bars.update(bar, completed=done, total=_now(total), rate=f"{rate:,.0f}/s")
 
         yield advance

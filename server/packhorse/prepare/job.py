@@ -114,16 +114,17 @@ def checked_job(
 ) -> Job:
     """Checks the arguments of `prepare`, each and together, finds the input, and returns the job."""
     _check_output(plan, output, format)
-    if append and (overwrite or format == "seqpack"):
+    is_seqpack, skips = format == "seqpack", columns.on_bad_row == "skip"
+    if append and (overwrite or is_seqpack):
         raise _cannot_append()
     _check_input(input, lengths, grouping, execution)
     if columns.resources:
-        refuse_with_resources(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+        refuse_with_resources(plan, seqpack=is_seqpack, skips=skips)
         if grouping is not None:
             refuse_cutting_groups(plan)
         grouping = grouping or Grouping(size=1)
     elif grouping is not None:
-        refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+        refuse_with_groups(plan, seqpack=is_seqpack, skips=skips)
     refuse_with_prefixes(plan, columns, grouping)
     folder = Path(output)
     before = None

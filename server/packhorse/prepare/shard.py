@@ -46,12 +46,9 @@ MOST_SHARDS = 10_000
 _COLUMNS = {"Parquet": parquet.column_of, "Arrow": arrow.column_of}
 """Kind of input → the function that reads a column of one of its files."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-"""Names that a mixture may have."""
-_VALUE = re.compile(r"[A-Za-z0-9._-]{1,100}")
-"""Values of a column, as text, that a shard's name may end with."""
+_MIXTURE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_VALUE_IN_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _MOST_VALUES_NAMED = 3
-"""The most values that an error names."""
 
 
 def shard(
@@ -168,7 +165,7 @@ def _check(
             + parameter("sequences", "N")
             + ", for shards of a size"
         )
-    if not _NAME.fullmatch(name):
+    if not _MIXTURE_NAME.fullmatch(name):
         raise ValueError(
             parameter("name") + f" must be letters, digits and ._-, as in a file's name, got {name!r:.100}"
         )
@@ -312,7 +309,7 @@ def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
         _check_number(len(number_of), f"by = {by}")
         parts.append(np.array(known, dtype=np.int64)[values_of(values.indices)])
     numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
-    if wrong := [value for value in number_of if not _VALUE.fullmatch(str(value))]:
+    if wrong := [value for value in number_of if not _VALUE_IN_NAME.fullmatch(str(value))]:
         named = ", ".join(f"{value!r:.100}" for value in wrong[:_MOST_VALUES_NAMED])
         more = f" and {len(wrong) - _MOST_VALUES_NAMED:,} more" if len(wrong) > _MOST_VALUES_NAMED else ""
         raise ValueError(

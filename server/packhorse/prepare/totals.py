@@ -1,7 +1,7 @@
-"""The counts of all tasks of the first pass, added up, and what the manifest says of the sequences.
+"""The counts of all tasks of the first pass, added up, with those of the version before.
 
-Owns `Counted`, which later passes take; refusing sequences that are too long, and a dataset in which nothing is left;
-and the types in which ids and first tokens are stored. Leaves the counts of one task to `counting`.
+Owns `Counted`, which later passes take; the ledger of over-long sequences, or their refusal; and the types in which ids
+and first tokens are stored. Leaves the counts of one task to `counting`.
 """
 
 from collections.abc import Sequence

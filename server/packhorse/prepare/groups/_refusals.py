@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
 def refusal_of(
     rows: WholeGroups,
     which: int,
-    takes: NDArray[np.int64],
+    size: NDArray[np.int64],
     num_members: int,
     *,
     options: PlanOptions,
@@ -44,7 +44,7 @@ def refusal_of(
     Args:
         rows: some groups.
         which: the index of the group among them.
-        takes: the group's size, tokens and then resources with a cap: int64 [d].
+        size: the group's size, tokens and then resources with a cap: int64 [d].
         num_members: number of its members.
         options: options of the plan.
         sizes: the resources, and the capacities of a bin.
@@ -56,10 +56,10 @@ def refusal_of(
     if called == "group":
         named = f"group {rows.numbers[which]} (rows {row} to {row + num_members - 1}, {num_members} sequences)"
     or_drop = ", or choose " + parameter("over_length", "drop") + f", which leaves such {called}s out"
-    if takes[0] <= limit:  # its tokens fit, so a resource does not
-        at = int(np.argmax(takes > sizes.capacities))
+    if size[0] <= limit:  # its tokens fit, so a resource does not
+        at = int(np.argmax(size > sizes.capacities))
         name = ["tokens", *(each.name for each in sizes.resources if each.cap is not None)][at]
-        over = f"takes {takes[at]} of resource {name!r}, over its cap of {sizes.capacities[at]}"
+        over = f"takes {size[at]} of resource {name!r}, over its cap of {sizes.capacities[at]}"
         return Refusal(f"{named} {over}", "raise the cap" + or_drop)
     extra = "" if options.rooms.is_plain else (" with align and " + parameter("extra_tokens"))
     tokens = exact_sum(rows.lengths[begin : begin + num_members])

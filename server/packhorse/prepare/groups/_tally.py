@@ -61,8 +61,7 @@ class GroupTally:
         self.over = [before.over_length()] if before else []
         """(id, length) of the sequences that were split, or whose group was left out: a list of int64 [n, 2]."""
         self._uncut = ""
-        """The reason why a sequence does not fit a bin and cannot be split, for the first such one; empty without any.
-        """
+        """Why the first sequence that cannot be split does not fit a bin; empty without any."""
         self.dropped = [np.empty(0, dtype=np.int64) if before is None else before.dropped_groups()]
         """Numbers, as the input gives them, of groups that were left out: a list of int64 [n]."""
         self.numbers = [*self.dropped]
@@ -92,7 +91,7 @@ class GroupTally:
                 add_members(added.members)
                 if num_resources:
                     add_amounts(rows.resources[np.repeat(added.is_kept, rows.sizes)])
-                if grouping.size is None:
+                if grouping.size is None:  # else the input gives no numbers
                     self.numbers.append(rows.numbers)
                     self.dropped.append(rows.numbers[~added.is_kept])
 
@@ -154,9 +153,9 @@ class GroupTally:
         if not is_kept.all():
             self._leave_out(rows, is_kept, group_sizes, num_members)
             self.num_dropped += int((~is_kept).sum())
-            is_member = np.repeat(is_kept, num_members)
-            members, rooms = members[is_member], rooms[is_member]
-            first_tokens = None if first_tokens is None else first_tokens[is_member]
+            is_in = np.repeat(is_kept, num_members)
+            members, rooms = members[is_in], rooms[is_in]
+            first_tokens = None if first_tokens is None else first_tokens[is_in]
         num_kept = num_members[is_kept]
         ends = self.members.num_members + np.cumsum(num_kept)
         self.num_groups += int(is_kept.sum())
@@ -167,7 +166,11 @@ class GroupTally:
         return _Added(is_kept, ends, members)
 
     def _leave_out(
-        self, rows: WholeGroups, is_kept: NDArray[np.bool_], takes: NDArray[np.int64], num_members: NDArray[np.int64]
+        self,
+        rows: WholeGroups,
+        is_kept: NDArray[np.bool_],
+        group_sizes: NDArray[np.int64],
+        num_members: NDArray[np.int64],
     ) -> None:
         """Treats groups that do not fit a bin: "drop" enters them in the ledger, "error" refuses the first.
 
@@ -176,14 +179,14 @@ class GroupTally:
         Args:
             rows: some groups.
             is_kept: whether each fits: bool [G].
-            takes: the size of each, tokens and then resources with a cap: int64 [G, d].
+            group_sizes: the size of each, tokens and then resources with a cap: int64 [G, d].
             num_members: number of members of each: int64 [G].
         """
         if self._options.over_length == "drop":
             is_out = np.repeat(~is_kept, num_members)
             lengths = rows.source_lengths
             tokens = exact_sum(lengths[is_out])
-            over_cap = int(num_members[~is_kept & (takes[:, 0] <= self._options.max_seq_len)].sum())
+            over_cap = int(num_members[~is_kept & (group_sizes[:, 0] <= self._options.max_seq_len)].sum())
             self.over.append(np.stack((rows.ids, lengths), axis=1)[is_out])
             self.ledger += OverLengthLedger(
                 sequences=int(is_out.sum()), source_tokens=tokens, tokens=tokens, over_cap=over_cap
@@ -193,7 +196,7 @@ class GroupTally:
         refusal = refusal_of(
             rows,
             first,
-            takes[first],
+            group_sizes[first],
             int(num_members[first]),
             options=self._options,
             sizes=self.sizes,

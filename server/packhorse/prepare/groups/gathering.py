@@ -79,11 +79,11 @@ class Grouped:
     @property
     def array_bytes(self) -> int:
         """Bytes of the tables' files."""
-        sequence_bytes = 16  # of its row of members.npy, two int64
+        sequence_bytes = 16  # two int64 in members.npy
         if not self.ids_ascend:
-            sequence_bytes += 8  # of member_order.npy
+            sequence_bytes += 8  # in member_order.npy
         if self.sizes:
-            sequence_bytes += 4 * len(self.sizes.resources)
+            sequence_bytes += 4 * len(self.sizes.resources)  # uint32 in resources.npy
         if self.facts.start_dtype:
             sequence_bytes += np.dtype(self.facts.start_dtype).itemsize
         return sequence_bytes * self.facts.num_sequences + 16 * self.num_groups + 8 * self.num_dropped_listed

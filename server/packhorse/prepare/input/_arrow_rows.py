@@ -39,33 +39,29 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
         column: an Arrow array of integers; of lists of integers, which are summed; or of lists of grids (t, h, w),
             whose products t·h·w are summed.
     """
-    import pyarrow.compute as pc
-
     if require("pyarrow").types.is_integer(column.type):
         values, nulls = _values_and_nulls(column)
         return as_amounts(values), nulls
-    sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    inner = column.flatten()
+    sizes, inner = _sizes(column), column.flatten()
     if require("pyarrow").types.is_integer(inner.type):
         values = as_amounts(values_of(inner.fill_null(-1)))
     else:
         values = _products(inner)
     ends = np.cumsum(sizes)
 
-    def summed(numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+    def summed(numbers: NDArray[Any]) -> NDArray[np.int64]:
         """Returns the sum of each row's list."""
         sums = np.concatenate(([0], np.cumsum(numbers, dtype=np.int64)))
         return sums[ends] - sums[ends - sizes]
 
-    amounts = np.where(summed((values < 0).astype(np.int64)) > 0, -1, summed(np.minimum(values, MOST_AMOUNT + 1)))
+    num_bad = summed(values < 0)
+    amounts = np.where(num_bad > 0, -1, summed(np.minimum(values, MOST_AMOUNT + 1)))
     return amounts, nulls_of(column) if column.null_count else None
 
 
 def _products(grids: Any) -> NDArray[np.int64]:
     """Returns the product t·h·w of each grid, -1 if it is not three numbers of at least 0: int64 [n]."""
-    import pyarrow.compute as pc
-
-    sizes = pc.fill_null(pc.list_value_length(grids), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes = _sizes(grids)
     numbers = values_of(grids.flatten().fill_null(-1)).astype(np.float64)
     grid = np.repeat(np.arange(len(sizes)), sizes)
     products = np.ones(len(sizes))
@@ -73,6 +69,13 @@ def _products(grids: Any) -> NDArray[np.int64]:
     products[sizes != 3] = -1
     products[grid[numbers < 0]] = -1
     return np.minimum(products, MOST_AMOUNT + 1).astype(np.int64)
+
+
+def _sizes(lists: Any) -> NDArray[np.int64]:
+    """Returns the length of each list in an Arrow array, 0 for a null."""
+    compute = require("pyarrow.compute")
+    sizes: NDArray[Any] = compute.fill_null(compute.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return sizes.astype(np.int64)
 
 
 def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
@@ -108,9 +111,7 @@ def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:
         is_list: whether it holds lists.
     """
     if is_list:
-        import pyarrow.compute as pc
-
-        lengths = pc.list_value_length(lengths)
+        lengths = require("pyarrow.compute").list_value_length(lengths)
     return RawRows(*_values_and_nulls(lengths))
 
 

@@ -1,8 +1,7 @@
 """Choosing the columns of a table, and checking their types.
 
-Owns the choice for everything that has an Arrow schema: Parquet, Arrow files and Arrow streams; `_mds` chooses a column
-of lengths in the same way. Reading the columns is in `_arrow_rows`, keys are in `_key_columns`, and the columns as a
-user names them are in `_columns`.
+Owns the choice for everything that has an Arrow schema, and which column evidently holds lengths, for MDS too. Reading
+the columns is in `_arrow_rows`, keys are in `_key_columns`, and the columns as a user names them are in `_columns`.
 """
 
 from collections.abc import Callable, Sequence

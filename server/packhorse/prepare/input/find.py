@@ -38,7 +38,7 @@ READERS: tuple[Reader, ...] = (
 )
 """All readers, in the order in which they are asked whether they recognise an input."""
 
-_MOST_NAMED = 3
+_MOST_INPUTS_NAMED = 3
 _TABLES = (".parquet", ".arrow")
 """Suffixes of files that are looked for first in a folder without an index."""
 
@@ -106,8 +106,8 @@ def _way_out(reader: Reader, sources: Sequence[str]) -> str:
     """Returns advice, for a message, on several inputs of a kind whose ids are entries."""
     if not isinstance(reader, MegatronReader | FlatReader):
         return "prepare each into a dataset of its own"
-    inputs = " ".join(f"--input {shlex.quote(without_secrets(source))}" for source in sources[:_MOST_NAMED])
-    more = " …" if len(sources) > _MOST_NAMED else ""
+    inputs = " ".join(f"--input {shlex.quote(without_secrets(source))}" for source in sources[:_MOST_INPUTS_NAMED])
+    more = " …" if len(sources) > _MOST_INPUTS_NAMED else ""
     return (
         f"join them first, with `packhorse tokenize {inputs}{more} --output JOINED`, or prepare each into a dataset of "
         "its own and mix these with `packhorse mixture`"

@@ -58,7 +58,7 @@ def add_lists(
             header: Any = 0  # a number of seven bits a byte; its lowest bit tells the two kinds of runs apart
             shift = 0
             while True:
-                if at[which] >= stop[which] or shift > 35:  # more than 32 bits
+                if at[which] >= stop[which] or shift > 35:  # longer than any header
                     return DAMAGED
                 byte = np.int64(data[at[which]])
                 at[which] += 1
