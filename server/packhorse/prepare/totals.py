@@ -106,11 +106,10 @@ class Counted:
             sums += LengthFacts.of_version(before.manifest)
             ledger += before.manifest.over_length
             start_dtypes.add(before.manifest.start_dtype)
-        facts = groups or facts_of(
-            rooms,
-            counts,
-            sums,
-            id_range=(low, high),
+        facts = groups or SequenceFacts(
+            **asdict(sums),
+            num_sequences=int(counts.sum()),
+            id_dtype=stored_dtype(low, high),
             start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
             over_length=ledger,
         )
@@ -185,34 +184,6 @@ def _id_range(before: PreparedDataset) -> tuple[int, int]:
     """Returns the smallest and the largest entry of a version's pool: ids, or numbers of groups."""
     ends = np.cumsum(before.plan.counts)
     return int(before.pool[before.plan.pool_starts].min()), int(before.pool[ends - 1].max())
-
-
-def facts_of(
-    rooms: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    sums: LengthFacts,
-    *,
-    id_range: tuple[int, int],
-    start_dtype: IdType | None = None,
-    over_length: OverLengthLedger,
-) -> SequenceFacts:
-    """Returns the manifest's facts of the planned sequences, grouped or not.
-
-    Args:
-        rooms: distinct rooms of sequences, ascending: int64 [D].
-        counts: number of sequences or pieces with each room: int64 [D].
-        sums: facts that are sums over these sequences.
-        id_range: the smallest and the largest id.
-        start_dtype: type of first tokens; None if all are 0.
-        over_length: counts of the over-long sequences.
-    """
-    return SequenceFacts(
-        **asdict(sums),
-        num_sequences=int(counts.sum()),
-        id_dtype=stored_dtype(*id_range),
-        start_dtype=start_dtype,
-        over_length=over_length,
-    )
 
 
 def stored_dtype(low: int, high: int) -> IdType:

@@ -3,15 +3,14 @@
 Owns sums, ranges and orders of the members' ids, lengths and first tokens. Which groups fit is in `_tally`.
 """
 
-from dataclasses import replace
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import OverLengthLedger, SequenceFacts
 from packhorse.prepare.counting import LengthFacts, exact_sum
-from packhorse.prepare.groups._by_room import ByRoom
-from packhorse.prepare.totals import IdType, facts_of, stored_dtype
+from packhorse.prepare.totals import IdType, stored_dtype
 from packhorse.wire import ids_sum
 
 
@@ -26,15 +25,12 @@ class MemberFacts:
         self._sums = LengthFacts()
         self._ids_sum_a = self._ids_sum_b = 0
         self._lowest_id, self._highest_id = 2**63 - 1, -(2**63)
-        self._rooms = ByRoom(np.add)
-        """Room of a member → number of members."""
         self._first_tokens = [np.empty((0, 2), dtype=np.int64)]
         """(index of the member, its first token) of members whose first token is not 0: a list of int64 [n, 2]."""
 
     def add(
         self,
         members: NDArray[np.int64],
-        rooms: NDArray[np.int64],
         first_tokens: NDArray[np.int64] | None,
         *,
         shares_prefixes: bool,
@@ -43,7 +39,6 @@ class MemberFacts:
 
         Args:
             members: (id, length) of each: int64 [n, 2].
-            rooms: room of each: int64 [n].
             first_tokens: first token of each in its sequence: int64 [n]; None if all are 0.
             shares_prefixes: as in `WholeGroups`.
         """
@@ -57,7 +52,6 @@ class MemberFacts:
             later = np.flatnonzero(first_tokens)
             self._first_tokens.append(np.stack((self.num_members + later, first_tokens[later]), axis=1))
             ids = ids if shares_prefixes else ids[first_tokens == 0]
-        self._rooms.put(rooms, 1)
         self.num_members += len(members)
         self._sums += LengthFacts.of(members[:, 1], np.ones(len(members), dtype=np.int64))
         if len(ids):
@@ -68,16 +62,15 @@ class MemberFacts:
 
     def in_manifest(self, over_length: OverLengthLedger) -> SequenceFacts:
         """Returns the facts as the manifest has them; `over_length` counts the over-long sequences."""
-        counts = self._rooms.numbers()
-        facts = facts_of(
-            np.fromiter(counts, np.int64, len(counts)),
-            np.fromiter(counts.values(), np.int64, len(counts)),
-            self._sums,
-            id_range=(self._lowest_id, self._highest_id),
+        return SequenceFacts(
+            **asdict(self._sums),
+            num_sequences=self.num_members,
+            id_dtype=stored_dtype(self._lowest_id, self._highest_id),
             start_dtype=self._start_dtype(),
             over_length=over_length,
+            ids_sum_a=self._ids_sum_a,
+            ids_sum_b=self._ids_sum_b,
         )
-        return replace(facts, ids_sum_a=self._ids_sum_a, ids_sum_b=self._ids_sum_b)
 
     def first_tokens(self) -> NDArray[np.integer] | None:
         """Returns the first token of every member in its sequence: uint32 or int64 [n]; None if all are 0."""

@@ -23,7 +23,7 @@ from packhorse.dataset import (
 from packhorse.jobs import Progress
 from packhorse.parameters import parameter
 from packhorse.prepare.counting import LONGEST_SPLIT, exact_sum
-from packhorse.prepare.groups._by_room import ByRoom
+from packhorse.prepare.groups._by_room import MostByRoom
 from packhorse.prepare.groups._member_facts import MemberFacts
 from packhorse.prepare.groups._refusals import refusal_of
 from packhorse.prepare.groups._resources import SizeCounts
@@ -55,7 +55,7 @@ class GroupTally:
         self.num_groups = self.num_dropped = 0
         self.members = MemberFacts()
         """Facts of the members of all groups that fit."""
-        self.most_by_room = ByRoom(np.maximum)
+        self.most_by_room = MostByRoom()
         """Room of a group → most members in one group."""
         self.ledger = before.manifest.over_length if before else OverLengthLedger()
         self.over = [before.over_length()] if before else []
@@ -154,7 +154,7 @@ class GroupTally:
             self._leave_out(rows, is_kept, group_sizes, num_members)
             self.num_dropped += int((~is_kept).sum())
             is_in = np.repeat(is_kept, num_members)
-            members, rooms = members[is_in], rooms[is_in]
+            members = members[is_in]
             first_tokens = None if first_tokens is None else first_tokens[is_in]
         num_kept = num_members[is_kept]
         ends = self.members.num_members + np.cumsum(num_kept)
@@ -162,7 +162,7 @@ class GroupTally:
         if self.sizes.resources:
             self.sizes.add(group_sizes[is_kept], amounts[is_kept], num_kept)
         self.most_by_room.put(group_rooms[is_kept], num_kept)
-        self.members.add(members, rooms, first_tokens, shares_prefixes=rows.shares_prefixes)
+        self.members.add(members, first_tokens, shares_prefixes=rows.shares_prefixes)
         return _Added(is_kept, ends, members)
 
     def _leave_out(
