@@ -113,10 +113,8 @@ def checked_job(
     format: Layout,
 ) -> Job:
     """Checks the arguments of `prepare`, each and together, finds the input, and returns the job."""
-    _check_output(plan, output, format)
+    _check_output(plan, output, format, append=append, overwrite=overwrite)
     is_seqpack, skips = format == "seqpack", columns.on_bad_row == "skip"
-    if append and (overwrite or is_seqpack):
-        raise _cannot_append()
     _check_input(input, lengths, grouping, execution)
     if columns.resources:
         refuse_with_resources(plan, seqpack=is_seqpack, skips=skips)
@@ -127,24 +125,20 @@ def checked_job(
         refuse_with_groups(plan, seqpack=is_seqpack, skips=skips)
     refuse_with_prefixes(plan, columns, grouping)
     folder = Path(output)
-    before = None
-    if append:
-        before = _version_before(folder)
-    else:
+    before = _version_before(folder) if append else None
+    if not append:
         refuse_output(folder, overwrite=overwrite)  # before hours of reading; written_whole checks it again
     columns = replace(columns, group=grouping.column if grouping else None)
     record, adds = None, True
     sources = [] if input is None else _sources(input, execution)
-    if grouping is not None:
-        grouping = grouping.with_tokens_of(sources)
+    grouping = grouping.with_tokens_of(sources) if grouping else None
     if input is None:
         opened = open_held(lengths, columns)
         source = opened.kind
     else:
         found = find_inputs(sources)
-        files = [Path(path) for path in sources if not is_url(path)]
-        files += [Path(file.path) for file in (grouping.files if grouping else ()) if not is_url(file.path)]
-        refuse_holding(folder, [*files, *found.files_read()])
+        named = [*sources, *(file.path for file in (grouping.files if grouping else ()))]
+        refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
         opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
         record = record_of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
     _check_opened(opened, source, format)
@@ -168,7 +162,9 @@ def checked_job(
     )
 
 
-def _check_output(plan: PlanOptions, output: str | os.PathLike[str], format: Layout) -> None:
+def _check_output(
+    plan: PlanOptions, output: str | os.PathLike[str], format: Layout, *, append: bool, overwrite: bool
+) -> None:
     if not isinstance(output, str | os.PathLike):
         raise ValueError(parameter("output") + f" must be the folder to write, got {output!r:.60}")
     refuse_url(output, "output")
@@ -183,15 +179,13 @@ def _check_output(plan: PlanOptions, output: str | os.PathLike[str], format: Lay
             + " nor "
             + parameter("keep", "tail")
         )
-
-
-def _cannot_append() -> ValueError:
-    return ValueError(
-        parameter("append")
-        + " goes neither with "
-        + parameter("overwrite", True)
-        + ", which keeps no earlier version, nor with seqpack's layout"
-    )
+    if append and (overwrite or format == "seqpack"):
+        raise ValueError(
+            parameter("append")
+            + " goes neither with "
+            + parameter("overwrite", True)
+            + ", which keeps no earlier version, nor with seqpack's layout"
+        )
 
 
 def _check_input(

@@ -70,8 +70,7 @@ def write_inputs(
     ]
 
     def skipped_rows() -> Iterator[SkippedRow]:
-        if before:
-            yield from _skipped_of(before)
+        yield from _skipped_of(before) if before else ()
         for path, rows in skipped:
             for row, fault in rows.tolist():
                 yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
@@ -82,8 +81,7 @@ def write_inputs(
         for file in opened.files:
             left_out += Counter({} if is_url(file.path) else left_out_of(file.path))
     by_reason = Counter(Fault(fault).reason for _, rows in skipped for fault in rows[:, 1].tolist())
-    num_skipped = by_reason.total()
-    num_rows = opened.num_rows
+    num_skipped, num_rows = by_reason.total(), opened.num_rows
     if inputs_before is not None:
         num_skipped += inputs_before.skipped.rows
         by_reason += Counter(inputs_before.skipped.by_reason)
