@@ -95,10 +95,9 @@ def dry_run(**arguments: Any) -> DryRun:
         FileExistsError, FileNotFoundError, ValueError, TypeError, ImportError: as `prepare` does.
     """
     begin = time.perf_counter()
-    options, columns = plan_and_columns(
-        *(arguments.pop(name) for name in ("max_seq_len", "length_column", "plan", "columns"))
-    )
-    execution = arguments.pop("execution") or Execution()
+    pop = arguments.pop
+    options, columns = plan_and_columns(pop("max_seq_len"), pop("length_column"), pop("plan"), pop("columns"))
+    execution = pop("execution") or Execution()
     job = checked_job(**arguments, plan=options, columns=columns, execution=execution)
     with tempfile.TemporaryDirectory(prefix="packhorse-") as scratch, job.started(Path(scratch)) as sort:
         found = time.perf_counter()
