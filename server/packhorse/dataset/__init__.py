@@ -3,8 +3,10 @@
 Only re-exports. Start with `load`, which opens a folder, and `write`, which completes one.
 """
 
+from packhorse.dataset._json_files import read_records, write_records
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts
+from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.facts import (
     MOST_LISTED,
     Facts,
@@ -68,9 +70,7 @@ from packhorse.dataset.manifest import FORMAT_VERSION, Keep, Manifest, OverLengt
 from packhorse.dataset.output.locked import LOCK, locked
 from packhorse.dataset.output.refusals import refuse_holding, refuse_output
 from packhorse.dataset.output.replacing import aside_of, left_aside, written_whole
-from packhorse.dataset.plain_files import PreparedDatasetError
 from packhorse.dataset.quality import stats_of
-from packhorse.dataset.records import read_records, write_records
 from packhorse.dataset.seqpack_layout import (
     Loaded,
     is_seqpack_layout,

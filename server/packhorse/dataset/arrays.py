@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.plain_files import PreparedDatasetError, named, open_file
+from packhorse.dataset.errors import PreparedDatasetError, short_path
+from packhorse.dataset.plain_files import open_file
 from packhorse.jobs import memory_limit
 
 HUGE_PAGE_BYTES = 1 << 21
@@ -27,16 +28,8 @@ _FILES_IN_MEMORY = 4
 """Huge pages are used for a file only if it fits into memory this many times. If a file does not stay in memory, each
 look at an entry reads a whole page from disk, and a huge page has 512 times the bytes of a small one."""
 
-
-def ask_for_huge_pages(mapped: mmap.mmap) -> None:
-    """Asks the system to map a file in pages of 2 MiB, if the file is of a suitable size and the system can."""
-    if hasattr(mmap, "MADV_HUGEPAGE") and HUGE_PAGE_BYTES <= len(mapped) <= memory_limit() // _FILES_IN_MEMORY:
-        with suppress(OSError):  # a system without huge pages
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-
-
-# Errors of a file system without posix_fallocate; any other is an error of the disk.
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""Errors of a file system without posix_fallocate; any other is an error of the disk."""
 _ZEROS = bytes(1 << 20)
 
 
@@ -88,10 +81,10 @@ def write_entries(path: Path, first: int, values: NDArray[Any]) -> None:
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
         at = file.tell() + first * (values.nbytes // len(values))
-        left = np.ascontiguousarray(values, _dtype(values.dtype.name)).data.cast("B")
-        while left:
-            written = os.pwrite(file.fileno(), left, at)
-            left, at = left[written:], at + written
+        unwritten = np.ascontiguousarray(values, _dtype(values.dtype.name)).data.cast("B")
+        while unwritten:
+            written_bytes = os.pwrite(file.fileno(), unwritten, at)
+            unwritten, at = unwritten[written_bytes:], at + written_bytes
 
 
 @contextmanager
@@ -134,7 +127,8 @@ def growing_array(path: Path, dtype_name: str, num_columns: int | None) -> Itera
 def map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Maps an array file read-only.
 
-    The file must begin with exactly the header that type and shape imply, so NumPy never parses a header of a stranger.
+    The file must begin with exactly the header that type and shape imply, so NumPy never parses a header that somebody
+    else wrote.
 
     Raises:
         PreparedDatasetError: the file is missing, or is not such an array.
@@ -142,16 +136,23 @@ def map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[An
     header = _header(dtype_name, shape)
     wanted_bytes = _num_bytes(header, dtype_name, shape)
     with open_file(path) as file:
-        begins = file.read(len(header))
+        found_header = file.read(len(header))
         num_bytes = os.fstat(file.fileno()).st_size
-        if begins != header or num_bytes != wanted_bytes:
+        if found_header != header or num_bytes != wanted_bytes:
             raise PreparedDatasetError(
-                f"{named(path)} was truncated or altered: it is no array of {dtype_name} {list(shape)}, as the "
+                f"{short_path(path)} was truncated or altered: it is no array of {dtype_name} {list(shape)}, as the "
                 f"manifest states, in {wanted_bytes} bytes; it has {num_bytes} bytes"
             )
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     ask_for_huge_pages(mapped)
     return np.ndarray(shape, _dtype(dtype_name), mapped, offset=len(header))
+
+
+def ask_for_huge_pages(mapped: mmap.mmap) -> None:
+    """Asks the system to map a file in pages of 2 MiB, if the file is of a suitable size and the system can."""
+    if hasattr(mmap, "MADV_HUGEPAGE") and HUGE_PAGE_BYTES <= len(mapped) <= memory_limit() // _FILES_IN_MEMORY:
+        with suppress(OSError):  # a system without huge pages
+            mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -171,7 +172,7 @@ def _num_bytes(header: bytes, dtype_name: str, shape: tuple[int, ...]) -> int:
 
 def _reserve(descriptor: int, num_bytes: int) -> None:
     """Extends a file to a size and claims the disk space; writes zeros if the file system cannot claim it otherwise."""
-    begins = os.fstat(descriptor).st_size
+    written_bytes = os.fstat(descriptor).st_size
     os.ftruncate(descriptor, num_bytes)
     try:
         if hasattr(os, "posix_fallocate"):
@@ -180,5 +181,5 @@ def _reserve(descriptor: int, num_bytes: int) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_RESERVE:
             raise
-    while begins < num_bytes:
-        begins += os.pwrite(descriptor, _ZEROS[: num_bytes - begins], begins)
+    while written_bytes < num_bytes:
+        written_bytes += os.pwrite(descriptor, _ZEROS[: num_bytes - written_bytes], written_bytes)

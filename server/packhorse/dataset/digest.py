@@ -10,27 +10,18 @@ from typing import Any
 
 from packhorse.dataset._fields import as_object
 from packhorse.dataset.facts import ResourceRecord
-from packhorse.dataset.layout import (
-    CLASSES,
-    GROUPS,
-    MEMBERS,
-    POOLS,
-    RESOURCES,
-    STARTS,
-)
+from packhorse.dataset.layout import CLASSES, GROUPS, MEMBERS, POOLS, RESOURCES, STARTS
 from packhorse.dataset.manifest import EPOCH_VERSION, PlanOptions
 from packhorse.packing import canonical_templates
 
 PARTS = ("counts", "options", "templates", "pools")
 """The digest's parts, in order: the counts; max_seq_len and every option; the plan; the arrays that bins come from."""
 
-_PART_DIGITS = 16
-
 
 def fingerprint(value: object) -> str:
     """Returns 16 hexadecimal digits that depend only on a JSON-like value (keys are sorted)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_PART_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def make_digest(parts: Mapping[str, Any]) -> str:
@@ -69,10 +60,10 @@ def dataset_digest(
     """
     names = (POOLS, STARTS, GROUPS, MEMBERS, RESOURCES, CLASSES)
     arrays = [checksums[name] for name in names if name in checksums]
-    caps = {"caps": found} if (found := [[each.name, each.cap, each.cost] for each in resources]) else {}
+    caps = [[each.name, each.cap, each.cost] for each in resources]
     parts: dict[str, Any] = {
         "counts": {str(length): count for length, count in counts.items()},
-        "options": {**as_object(options), "epoch_version": EPOCH_VERSION, **caps},
+        "options": {**as_object(options), "epoch_version": EPOCH_VERSION, **({"caps": caps} if caps else {})},
         "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
         "pools": arrays if len(arrays) > 1 else arrays[0],
     }

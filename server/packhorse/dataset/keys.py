@@ -26,9 +26,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset.arrays import growing_array, map_array
+from packhorse.dataset.errors import PreparedDatasetError, short_path
 from packhorse.dataset.facts import KeyRecord
 from packhorse.dataset.layout import KEY_ENDS, KEY_IDS, KEY_ORDER, KEYS
-from packhorse.dataset.plain_files import PreparedDatasetError, named
 
 HASH_BITS = 63
 """A key's hash is this many lowest bits of its XXH3-64, so that it is an int64 that is not negative."""
@@ -38,7 +38,7 @@ _KEYS_AT_ONCE = 1 << 16
 _BUCKET_KEYS = 1 << 22
 """About how many keys' hashes are sorted in memory together: 64 MiB, and as much again to sort them."""
 _MOST_BUCKET_BITS = 9
-"""The logarithm of the most buckets that hashes are spread over: 512 files."""
+"""Hashes are spread over at most 2^9 = 512 files, by so many of their highest bits."""
 
 
 class KeyRows(NamedTuple):
@@ -94,7 +94,7 @@ class Keys:
             ids=map_array(folder / KEY_IDS, "int64", (record.num_keys,)) if record.has_ids else None,
         )
         if int(table.ends[-1]) != record.num_bytes:
-            raise PreparedDatasetError(f"{named(folder / KEY_ENDS)} does not fit {KEYS}: restore both from a copy")
+            raise PreparedDatasetError(f"{short_path(folder / KEY_ENDS)} does not fit {KEYS}: restore both from a copy")
         return table
 
     def __len__(self) -> int:
@@ -104,15 +104,15 @@ class Keys:
         """Returns the ids of keys, -1 for an unknown key: int64 [n]."""
         encoded = [key.encode(errors="surrogatepass") for key in keys]
         hashes = np.array([_hash(each) for each in encoded], dtype=np.int64)
-        at = np.searchsorted(self.order[:, 0], hashes)
+        rows = np.searchsorted(self.order[:, 0], hashes)
         ids = np.full(len(keys), -1, dtype=np.int64)
-        for number, (key, wanted, first) in enumerate(zip(encoded, hashes.tolist(), at.tolist(), strict=True)):
-            while first < len(self) and self.order[first, 0] == wanted:
-                entry = int(self.order[first, 1])
+        for number, (key, wanted, row) in enumerate(zip(encoded, hashes.tolist(), rows.tolist(), strict=True)):
+            while row < len(self) and self.order[row, 0] == wanted:
+                entry = int(self.order[row, 1])
                 if self._bytes_of(entry) == key:
                     ids[number] = entry if self.ids is None else self.ids[entry]
                     break
-                first += 1
+                row += 1
         return ids
 
     def of(self, ids: NDArray[np.integer]) -> list[str]:
@@ -181,10 +181,9 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
         DuplicateKeyError: a key names two sequences.
         OSError: the disk is full.
     """
-    bits = min(max(num_keys // _BUCKET_KEYS, 0).bit_length(), _MOST_BUCKET_BITS)
-    buckets = [folder / f"{KEY_ORDER}.{number:03}" for number in range(1 << bits)]
-    num_bytes = count = 0
-    has_ids = False
+    bucket_bits = min(max(num_keys // _BUCKET_KEYS, 0).bit_length(), _MOST_BUCKET_BITS)
+    buckets = [folder / f"{KEY_ORDER}.{number:03}" for number in range(1 << bucket_bits)]
+    num_bytes = num_written = 0
     with ExitStack() as files:
         append_data = files.enter_context(growing_array(folder / KEYS, "uint8", None))
         append_ends = files.enter_context(growing_array(folder / KEY_ENDS, "int64", None))
@@ -196,21 +195,19 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
                 if append_ids is None:
                     append_ids = files.enter_context(growing_array(folder / KEY_IDS, "int64", None))
                 append_ids(some.ids)
-                has_ids = True
             append_data(some.data)
             append_ends(ends + num_bytes)
-            pairs = np.stack([_hashes(some.data, ends), np.arange(count, count + len(ends))], axis=1)
-            bucket_of = pairs[:, 0] >> (HASH_BITS - bits)
-            for number in np.unique(bucket_of).tolist() if bits else [0]:
+            pairs = np.stack([_hashes(some.data, ends), np.arange(num_written, num_written + len(ends))], axis=1)
+            bucket_of = pairs[:, 0] >> (HASH_BITS - bucket_bits)
+            for number in np.unique(bucket_of).tolist() if bucket_bits else [0]:
                 opened[number].write(np.ascontiguousarray(pairs[bucket_of == number], dtype="<i8").data.cast("B"))
-            num_bytes, count = num_bytes + len(some.data), count + len(ends)
+            num_bytes, num_written = num_bytes + len(some.data), num_written + len(ends)
     with growing_array(folder / KEY_ORDER, "int64", 2) as append_order:
         for path in buckets:
             pairs = np.fromfile(path, dtype="<i8").reshape(-1, 2)
             path.unlink()
-            pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-            append_order(pairs)
-    record = KeyRecord(column=column, num_keys=count, num_bytes=num_bytes, has_ids=has_ids)
+            append_order(pairs[np.argsort(pairs[:, 0], kind="stable")])
+    record = KeyRecord(column=column, num_keys=num_written, num_bytes=num_bytes, has_ids=append_ids is not None)
     _refuse_duplicates(Keys.mapped(folder, record))
     return record
 
@@ -222,20 +219,21 @@ def _refuse_duplicates(table: Keys) -> None:
         again = np.flatnonzero(hashes[1:] == hashes[:-1])
         for index in again.tolist():
             entry = int(table.order[first + index + 1, 1])
-            key, other = table._bytes_of(entry), first + index
-            while other >= 0 and table.order[other, 0] == hashes[index]:  # all earlier keys of this hash
-                if table._bytes_of(before := int(table.order[other, 1])) == key:
-                    one, two = (before, entry) if table.ids is None else (table.ids[before], table.ids[entry])
-                    raise DuplicateKeyError(key.decode(errors="replace"), (int(one), int(two)))
-                other -= 1
+            key = table._bytes_of(entry)
+            row = first + index
+            while row >= 0 and table.order[row, 0] == hashes[index]:  # all earlier keys of this hash
+                earlier = int(table.order[row, 1])
+                if table._bytes_of(earlier) == key:
+                    ids = (earlier, entry) if table.ids is None else (int(table.ids[earlier]), int(table.ids[entry]))
+                    raise DuplicateKeyError(key.decode(errors="replace"), ids)
+                row -= 1
 
 
 def _hashes(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the hash of each key of `data`: int64 [n]; `ends` says where the keys end, int64 [n]."""
     view = np.ascontiguousarray(data).data
-    limits = [0, *ends.tolist()]
     digest = xxhash.xxh3_64_intdigest
-    hashes = [digest(view[begin:end]) for begin, end in pairwise(limits)]
+    hashes = [digest(view[begin:end]) for begin, end in pairwise([0, *ends.tolist()])]
     return (np.array(hashes, dtype=np.uint64) & np.uint64(2**HASH_BITS - 1)).astype(np.int64)
 
 

@@ -1,6 +1,6 @@
 """The prepared folder on disk: the names of its files, and which folders are prepared ones.
 
-Owns names only. Leaves reading files safely to `plain_files`, the manifest to `manifest`, counts and templates to
+Leaves reading files safely to `plain_files`, the manifest to `manifest`, counts and templates to
 `_json_files`, arrays to `arrays`, and the folder as a whole to `load`.
 """
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import map_array
 from packhorse.dataset.digest import dataset_digest
+from packhorse.dataset.errors import PreparedDatasetError, short_path
 from packhorse.dataset.files.mixture_file import MIXTURE_SUFFIX
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import (
@@ -39,7 +40,7 @@ from packhorse.dataset.layout import (
 )
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
 from packhorse.dataset.output.replacing import aside_of
-from packhorse.dataset.plain_files import PreparedDatasetError, named, read_file, sha256_of
+from packhorse.dataset.plain_files import read_file, sha256_of
 from packhorse.dataset.write import optional_files
 from packhorse.epoch import Budgets, EpochView, GroupedSource, Groups, PlanIndex, PoolArray, WindowedView
 from packhorse.packing import Template
@@ -125,8 +126,8 @@ class PreparedDataset:
         """Returns one epoch of a run.
 
         Args:
-            number: in [0, 2^64).
-            seed: of the run, in [0, 2^64).
+            number: the epoch's number, in [0, 2^64).
+            seed: the run's seed, in [0, 2^64).
             num_windows: locality windows; 1 for the plain epoch.
         """
         view: EpochView | WindowedView
@@ -145,8 +146,7 @@ class PreparedDataset:
 
     def check_pool(self) -> None:
         """Reads every array file whole and compares its checksum; raises a PreparedDatasetError if one differs."""
-        for name in _array_files(self.manifest):
-            _check_sum(self.path / name, self.manifest, sha256_of(self.path / name))
+        _check_arrays(self.path, self.manifest)
 
     def over_length(self) -> NDArray[np.int64]:
         """Returns (id, length in tokens) of every sequence that was too long, ascending by id: int64 [n, 2]."""
@@ -189,13 +189,12 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     counts, templates = _read_plan(folder, manifest)
     arrays = _map_arrays(folder, manifest)
     if check_pool:
-        for name in _array_files(manifest):
-            _check_sum(folder / name, manifest, sha256_of(folder / name))
+        _check_arrays(folder, manifest)
     budgets = _read_budgets(folder, manifest)
     try:
         plan = PlanIndex.build(templates, counts, manifest.max_seq_len, budgets)
     except (ValueError, OverflowError) as error:
-        raise PreparedDatasetError(f"{named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
+        raise PreparedDatasetError(f"{short_path(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
     _check_facts(folder, manifest, plan, counts, templates)
     return PreparedDataset(
         path=folder,
@@ -208,6 +207,29 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     )
 
 
+def check_folder(folder: Path) -> None:
+    """Refuses a path that is not a folder, with a hint if it names a mixture, or a folder that a crash left renamed.
+
+    Raises:
+        PreparedDatasetError: the path is not a folder, or does not exist.
+    """
+    if folder.is_dir():
+        return
+    name = folder.name.removesuffix(MIXTURE_SUFFIX)
+    if folder.with_name(f"{name}{MIXTURE_SUFFIX}").is_file():
+        raise PreparedDatasetError(
+            f"{name} is a mixture, a file that names prepared folders: give the folder of one component; `packhorse "
+            f"mixture show {name} --target embedded:{folder.parent}` shows all of them"
+        )
+    if (aside := aside_of(folder.resolve())).is_dir():
+        raise PreparedDatasetError(
+            f"{folder.name} was being replaced when the machine went down, and has another name now: "
+            f"`mv {aside.name} {folder.resolve().name}` there gives it its name back, and so does the next `packhorse "
+            "prepare` that writes it"
+        )
+    raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
+
+
 def _read_manifest(folder: Path) -> Manifest:
     """Reads the manifest; refuses seqpack's layout, and a manifest that lists other files than it implies."""
     if (folder / SEQPACK_POOLS).is_dir():
@@ -215,9 +237,9 @@ def _read_manifest(folder: Path) -> Manifest:
             f"{folder.name} has seqpack's layout, which `packhorse.prepare.load_prepared` reads; to serve "
             "or inspect it, prepare it with " + parameter("format", "packhorse")
         )
-    manifest = Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
+    manifest = Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), short_path(folder / MANIFEST))
     if set(manifest.checksums) != {*DATA_FILES, *optional_files(manifest)}:
-        raise PreparedDatasetError(f"{named(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
+        raise PreparedDatasetError(f"{short_path(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
     return manifest
 
 
@@ -284,7 +306,7 @@ def _check_facts(
     ):
         if stated != actual:
             raise PreparedDatasetError(
-                f"{named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
+                f"{short_path(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
             )
 
 
@@ -296,7 +318,8 @@ def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None
     table = map_array(folder / GROUPS, "int64", (manifest.groups.num_groups, 2))
     if table[-1, 1] != num_members:
         raise PreparedDatasetError(
-            f"{named(folder / GROUPS)} ends at member {table[-1, 1]}, and {MANIFEST} states {num_members} sequences"
+            f"{short_path(folder / GROUPS)} ends at member {table[-1, 1]}, and {MANIFEST} states {num_members} "
+            "sequences"
         )
     return Groups(
         table=table,
@@ -316,11 +339,16 @@ def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None
     )
 
 
+def _check_arrays(folder: Path, manifest: Manifest) -> None:
+    for name in (POOLS, *optional_files(manifest)):
+        _check_sum(folder / name, manifest, sha256_of(folder / name))
+
+
 def _check_sum(path: Path, manifest: Manifest, actual: str) -> None:
     if actual != manifest.checksums[path.name]:
         raise PreparedDatasetError(
-            f"{named(path)} does not match its checksum in {MANIFEST}: it was truncated or altered; restore it from a "
-            "copy or prepare the dataset again"
+            f"{short_path(path)} does not match its checksum in {MANIFEST}: it was truncated or altered; restore it "
+            "from a copy or prepare the dataset again"
         )
 
 
@@ -331,31 +359,4 @@ def _read_json(path: Path, manifest: Manifest, most_bytes: int, parse: Callable[
     try:
         return parse(data)
     except ValueError as error:
-        raise PreparedDatasetError(f"{named(path)} cannot be read: {error}") from None
-
-
-def _array_files(manifest: Manifest) -> list[str]:
-    return [POOLS, *optional_files(manifest)]
-
-
-def check_folder(folder: Path) -> None:
-    """Refuses a path that is not a folder, with a hint if it names a mixture, or a folder that a crash left renamed.
-
-    Raises:
-        PreparedDatasetError: the path is not a folder, or does not exist.
-    """
-    if folder.is_dir():
-        return
-    name = folder.name.removesuffix(MIXTURE_SUFFIX)
-    if folder.with_name(f"{name}{MIXTURE_SUFFIX}").is_file():
-        raise PreparedDatasetError(
-            f"{name} is a mixture, a file that names prepared folders: give the folder of one component; `packhorse "
-            f"mixture show {name} --target embedded:{folder.parent}` shows all of them"
-        )
-    if (aside := aside_of(folder.resolve())).is_dir():
-        raise PreparedDatasetError(
-            f"{folder.name} was being replaced when the machine went down, and has another name now: "
-            f"`mv {aside.name} {folder.resolve().name}` there gives it its name back, and so does the next `packhorse "
-            "prepare` that writes it"
-        )
-    raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")
+        raise PreparedDatasetError(f"{short_path(path)} cannot be read: {error}") from None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from packhorse.dataset._fields import LATER, as_object, check_fields
+from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.facts import (
     MOST_LISTED,
     Facts,
@@ -26,7 +27,6 @@ from packhorse.dataset.facts import (
     SkippedRows,
     TokensRecord,
 )
-from packhorse.dataset.plain_files import PreparedDatasetError
 from packhorse.parameters import parameter
 from packhorse.topology import DEFAULT_COST_CAP_PERCENT, LEAST_EXTRA_TOKENS, ContextRule, RoomRule
 
@@ -41,7 +41,7 @@ MOST_MANIFEST_BYTES = 1 << 20
 
 _DIGEST = re.compile("[0-9a-f]{16}(-[0-9a-f]{16}){3}")
 _SHA256 = re.compile("[0-9a-f]{64}")
-_MOST = 2**63 - 1
+_MOST_INT64 = 2**63 - 1
 
 OverLength = Literal["error", "drop", "truncate", "split"]
 """Treatment of sequences that are too long for a bin."""
@@ -237,10 +237,10 @@ class Manifest(Facts):
     def _rules(self) -> Iterator[tuple[str, bool]]:
         """Yields each rule about the fields of any manifest, in words, and whether this manifest keeps it."""
         options, ledger = self.options, self.over_length
-        per_bin, is_tail = options.max_sequences_per_bin, options.keep == "tail"
+        most_per_bin = options.max_sequences_per_bin
         yield "version is at least 1", self.version >= 1
         yield "max_seq_len is in [1, 2^31)", 1 <= options.max_seq_len < 2**31
-        yield "max_sequences_per_bin is at least 1", per_bin is None or per_bin >= 1
+        yield "max_sequences_per_bin is at least 1", most_per_bin is None or most_per_bin >= 1
         yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len
         yield "extra_tokens is in [-1, max_seq_len)", LEAST_EXTRA_TOKENS <= options.extra_tokens < options.max_seq_len
         yield "a sequence can have a token of its own in a bin", options.rooms.longest >= 1
@@ -249,19 +249,22 @@ class Manifest(Facts):
             (options.tokens_per_rank is None) == (options.cost_cap_percent is None),
         )
         yield "max_seq_len is a power of two times tokens_per_rank", _is_context_sound(options)
-        yield "only over_length 'truncate' keeps a tail", options.over_length == "truncate" or not is_tail
-        yield "num_sequences is in [1, 2^63)", 1 <= self.num_sequences <= _MOST
+        yield "only over_length 'truncate' keeps a tail", options.keep == "head" or options.over_length == "truncate"
+        yield "num_sequences is in [1, 2^63)", 1 <= self.num_sequences <= _MOST_INT64
         yield "num_bins is in [1, num_sequences]", 1 <= self.num_bins <= self.num_sequences
         yield "total_capacity is num_bins · max_seq_len", self.total_capacity == self.num_bins * options.max_seq_len
-        yield "total_capacity is below 2^63", self.total_capacity <= _MOST
+        yield "total_capacity is below 2^63", self.total_capacity <= _MOST_INT64
         yield (
             "total_tokens is in [num_sequences, total_capacity]",
             (self.num_sequences <= self.total_tokens <= self.total_capacity),
         )
-        not_own, extra = self.total_tokens - self.own_tokens, options.extra_tokens * self.num_sequences
+        extra_tokens = options.extra_tokens * self.num_sequences
         # Alignment adds up to align - 1 tokens to each; with extra_tokens -1, a sequence of one token keeps its token.
-        most = extra + (options.align - 1 + (extra < 0)) * self.num_sequences
-        yield "own_tokens is total_tokens without extra_tokens and alignment", extra <= not_own <= most
+        most_added = extra_tokens + (options.align - 1 + (extra_tokens < 0)) * self.num_sequences
+        yield (
+            "own_tokens is total_tokens without extra_tokens and alignment",
+            extra_tokens <= self.total_tokens - self.own_tokens <= most_added,
+        )
         yield "efficiency is total_tokens / total_capacity", self.efficiency == self.total_tokens / self.total_capacity
         yield "lower_bound is in [1, num_bins]", 1 <= self.lower_bound <= self.num_bins
         yield "num_rooms is in [1, num_sequences]", 1 <= self.num_rooms <= self.num_sequences
@@ -269,7 +272,7 @@ class Manifest(Facts):
         yield "ids_sum_a and ids_sum_b are in [0, 2^64)", min(self.ids_sum_a, self.ids_sum_b) >= 0
         yield "ids_sum_a and ids_sum_b are in [0, 2^64)", max(self.ids_sum_a, self.ids_sum_b) < 2**64
         yield "over_length counts from 0", min(ledger.sequences, ledger.tokens, ledger.pieces) >= 0
-        yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST
+        yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST_INT64
         yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens
         yield "over_length.sequences is at most source_tokens", ledger.sequences <= ledger.source_tokens
         if self.inputs is not None:
@@ -277,13 +280,9 @@ class Manifest(Facts):
         if (groups := self.groups) is not None:
             yield "groups has num_groups in [1, num_sequences]", 1 <= groups.num_groups <= self.num_sequences
             yield "groups counts what it dropped from 0", 0 <= groups.num_dropped_listed <= groups.num_dropped
-            most, per_bin = groups.most_sequences, groups.max_sequences_per_bin
-            yield "groups fit bins", 1 <= most <= per_bin <= self.num_sequences
-            yield (
-                "groups are neither cut nor counted by sequence",
-                (options.over_length != "truncate" and options.max_sequences_per_bin is None)
-                and not (options.over_length == "split" and self.is_grouped),
-            )
+            yield "groups fit bins", 1 <= groups.most_sequences <= groups.max_sequences_per_bin <= self.num_sequences
+            is_cut = options.over_length == "truncate" or (options.over_length == "split" and self.is_grouped)
+            yield "groups are neither cut nor counted by sequence", not is_cut and most_per_bin is None
             yield (
                 "groups share prefixes without align, extra_tokens and resources",
                 not self.shares_prefixes or (options.rooms.is_plain and not self.resources),
@@ -291,7 +290,10 @@ class Manifest(Facts):
             yield "groups count shared tokens from 0", (groups.shared_tokens or 0) >= 0
         yield from self._rules_of_resources()
         if (keys := self.keys) is not None:
-            yield "keys have a byte each, and at least one is there", 1 <= keys.num_keys <= keys.num_bytes <= _MOST
+            yield (
+                "keys have a byte each, and at least one is there",
+                1 <= keys.num_keys <= keys.num_bytes <= _MOST_INT64,
+            )
         yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
 
@@ -344,6 +346,7 @@ def _render(content: dict[str, Any]) -> bytes:
 
 
 def _is_context_sound(options: PlanOptions) -> bool:
+    """Returns whether the options make a rule; reading `context` raises a ValueError if they do not."""
     try:
         _ = options.context
     except ValueError:

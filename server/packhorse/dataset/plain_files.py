@@ -1,7 +1,7 @@
 """Reading a prepared folder's files safely, whatever was put there: only plain files, so that nothing waits for a fifo.
 
-Owns `PreparedDatasetError`, the error of a folder that is not as it was written. The names of files are in `layout`;
-reading the plain files of users in general is in `packhorse.storage.plain_files`.
+Owns which errors of the system are turned into a `PreparedDatasetError`. The names of files are in `layout`; opening
+plain files in general is in `packhorse.storage.plain_files`.
 """
 
 import errno
@@ -10,24 +10,15 @@ import io
 import os
 from pathlib import Path
 
+from packhorse.dataset.errors import PreparedDatasetError, short_path
 from packhorse.dataset.layout import MANIFEST, datasets_below
 from packhorse.storage import open_plain
-
-
-class PreparedDatasetError(ValueError):
-    """A prepared folder is missing, truncated, altered or inconsistent; the message says what and where."""
-
 
 _NO_PLAIN_FILE = (errno.EINVAL, errno.EISDIR)
 """Errors by which `storage.open_plain` refuses a pipe, a device or a folder."""
 
-# The file's own fault. Any other error, such as too many open files, is not the folder's and goes to the caller.
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
-
-
-def named(path: Path) -> str:
-    """Returns a file's name for messages, such as "corpus/pools.npy": with its folder's name, without the path."""
-    return f"{path.parent.name}/{path.name}"
+"""Other errors that are this file's fault. The rest, such as too many open files, goes to the caller as it is."""
 
 
 def open_file(path: Path) -> io.BufferedReader:
@@ -42,15 +33,15 @@ def open_file(path: Path) -> io.BufferedReader:
         below = datasets_below(path.parent) if path.name == MANIFEST else []
         if below:
             raise PreparedDatasetError(
-                f"{path.parent.name} holds datasets, but is not one: name one, such as {named(below[0])}"
+                f"{path.parent.name} holds datasets, but is not one: name one, such as {short_path(below[0])}"
             ) from None
-        raise PreparedDatasetError(f"{named(path)} is missing; prepare the dataset again") from None
+        raise PreparedDatasetError(f"{short_path(path)} is missing; prepare the dataset again") from None
     except OSError as error:
         if error.errno in _NO_PLAIN_FILE:
-            raise PreparedDatasetError(f"{named(path)} is not a plain file; prepare the dataset again") from None
+            raise PreparedDatasetError(f"{short_path(path)} is not a plain file; prepare the dataset again") from None
         if error.errno not in _ABOUT_THE_FILE:
             raise
-        raise PreparedDatasetError(f"{named(path)} cannot be read: {error.strerror}") from None
+        raise PreparedDatasetError(f"{short_path(path)} cannot be read: {error.strerror}") from None
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
@@ -63,7 +54,7 @@ def read_file(path: Path, most_bytes: int) -> bytes:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes > most_bytes:
             raise PreparedDatasetError(
-                f"{named(path)} was altered: it has {size_bytes:,} bytes, and what belongs there has at most "
+                f"{short_path(path)} was altered: it has {size_bytes:,} bytes, and what belongs there has at most "
                 f"{most_bytes:,}"
             )
         return file.read(most_bytes)

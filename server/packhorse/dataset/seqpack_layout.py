@@ -17,15 +17,17 @@ from numpy.typing import NDArray
 
 from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import create_array
+from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.layout import COUNTS, MANIFEST, SEQPACK_POOLS, TEMPLATES
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.manifest import Manifest
-from packhorse.dataset.plain_files import PreparedDatasetError, open_file, read_file
+from packhorse.dataset.plain_files import open_file, read_file
 from packhorse.epoch import PlanIndex
 from packhorse.packing import Template
 from packhorse.parameters import parameter
 
 _MOST_JSON_BYTES = 1 << 30
+"""The most bytes of each JSON file; a larger file is refused."""
 
 Loaded = tuple[dict[str, Any], Counter[int], Counter[Template], dict[int, NDArray[np.integer]]]
 """(manifest, counts, templates, length → ids)."""
@@ -67,8 +69,7 @@ def load_seqpack_layout(folder: Path) -> Loaded:
     pools: dict[int, NDArray[np.integer]] = {}
     for length, count in counts.items():
         path = folder / SEQPACK_POOLS / f"{length}.npy"
-        with open_file(path):  # NumPy would wait for a fifo
-            pass
+        open_file(path).close()  # refuses a fifo, for which NumPy would wait
         try:
             pool = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError, SyntaxError, TokenError) as error:  # NumPy parses the header as Python
@@ -82,7 +83,7 @@ def load_seqpack_layout(folder: Path) -> Loaded:
             )
         pools[length] = pool
     try:
-        PlanIndex.build(templates, counts, max_seq_len)
+        PlanIndex.build(templates, counts, max_seq_len)  # raises a ValueError if they contradict each other
     except ValueError as error:
         raise PreparedDatasetError(f"{folder.name}/{TEMPLATES} does not fit {COUNTS}: {error}") from None
     return manifest, counts, templates, pools
@@ -115,7 +116,7 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
         create_array(path, "int64", ids.shape)
         np.load(path, mmap_mode="r+", allow_pickle=False)[:] = ids
     (folder / COUNTS).write_text(json.dumps({str(length): count for length, count in dataset.counts.items()}))
-    (folder / TEMPLATES).write_text(json.dumps([[list(t), m] for t, m in dataset.templates.items()]))
+    (folder / TEMPLATES).write_text(json.dumps([[list(template), num] for template, num in dataset.templates.items()]))
     (folder / MANIFEST).write_text(json.dumps(_facts(dataset.manifest), indent=2))
 
 
@@ -142,13 +143,9 @@ def pools_by_length(dataset: PreparedDataset) -> dict[int, NDArray[np.integer]]:
         >>> {length: ids.tolist() for length, ids in pools_by_length(open_prepared("datasets/corpus")).items()}
         {3: [1, 2], 5: [0, 3]}
     """
-    starts = dataset.plan.pool_starts.tolist()
-    return {
-        length: dataset.pool[start : start + count]
-        for length, start, count in zip(
-            dataset.plan.lengths.tolist(), starts, dataset.plan.counts.tolist(), strict=True
-        )
-    }
+    plan = dataset.plan
+    columns = (plan.lengths.tolist(), plan.pool_starts.tolist(), plan.counts.tolist())
+    return {length: dataset.pool[start : start + count] for length, start, count in zip(*columns, strict=True)}
 
 
 def load_prepared(path: str | os.PathLike[str]) -> Loaded:

@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from packhorse.dataset.errors import PreparedDatasetError, short_path
 from packhorse.dataset.layout import FILES, MANIFEST, TOKENS, VERSIONS
 from packhorse.dataset.load import check_folder
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
 from packhorse.dataset.output.locked import locked
-from packhorse.dataset.plain_files import PreparedDatasetError, named, read_file
+from packhorse.dataset.plain_files import read_file
 from packhorse.jobs import held_signals
 
 
@@ -66,9 +67,8 @@ def find_version(folder: Path | str, digest: str) -> Path | None:
         digest: the version's digest.
     """
     for path in _folders(Path(folder)):
-        with suppress(
-            PreparedDatasetError, OSError
-        ):  # a version that is damaged, or just being removed, is passed over
+        # A version that is damaged, or just being removed, is passed over.
+        with suppress(PreparedDatasetError, OSError):
             if _manifest(path).digest == digest:
                 return path
     return None
@@ -169,7 +169,7 @@ def _folders(folder: Path) -> list[Path]:
 
 def _manifest(folder: Path) -> Manifest:
     check_folder(folder)
-    return Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
+    return Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), short_path(folder / MANIFEST))
 
 
 def _link(source: Path, target: Path) -> None:

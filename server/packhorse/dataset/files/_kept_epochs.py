@@ -5,10 +5,9 @@ How an epoch of a component is made is in `open_mixture`.
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
-from packhorse.epoch import (
-    Source,
-)
+from packhorse.epoch import Source
 from packhorse.storage import BoundedCache
 
 MORE_EPOCHS = 64
@@ -16,6 +15,13 @@ MORE_EPOCHS = 64
 
 _MOST_RUNS = 2
 """Runs whose last epochs are in the cache. One run's epochs take 45 MB in a mixture of a thousand shards."""
+
+
+class _Latest(NamedTuple):
+    """The last epoch of a component in a run."""
+
+    epoch: int
+    source: Source
 
 
 class KeptEpochs:
@@ -38,8 +44,8 @@ class KeptEpochs:
     """
 
     def __init__(self, make: Callable[[int, int, int], Source]) -> None:
-        self._latest: BoundedCache[int, dict[int, tuple[int, Source]]] = BoundedCache(_MOST_RUNS)
-        self._made = lru_cache(maxsize=MORE_EPOCHS)(make)
+        self._latest: BoundedCache[int, dict[int, _Latest]] = BoundedCache(_MOST_RUNS)
+        self._cached = lru_cache(maxsize=MORE_EPOCHS)(make)
 
     def get(self, component: int, run: int, epoch: int) -> Source:
         """Returns an epoch of a component, from the cache or made now.
@@ -49,8 +55,8 @@ class KeptEpochs:
             run: seed of the run.
             epoch: number of the component's epoch.
         """
-        latest = self._latest.get(run, dict)
-        known = latest.get(component)
-        if known is None or known[0] != epoch:
-            known = latest[component] = (epoch, self._made(component, run, epoch))
-        return known[1]
+        of_run = self._latest.get(run, dict)
+        latest = of_run.get(component)
+        if latest is None or latest.epoch != epoch:
+            latest = of_run[component] = _Latest(epoch, self._cached(component, run, epoch))
+        return latest.source

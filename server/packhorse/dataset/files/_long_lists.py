@@ -30,24 +30,29 @@ def loads_with_lists(text: str, field: str) -> dict[str, Any]:
     Raises:
         tomllib.TOMLDecodeError: the text is not TOML.
     """
+    if '"""' in text or "'''" in text:  # what looks like a field may be inside a string of many lines
+        return tomllib.loads(text)
     lists: dict[str, list[Any]] = {}
-    mark, parts, begin = secrets.token_hex(16), list[str](), 0
+    random_name = secrets.token_hex(16)
+    parts: list[str] = []
+    copied_to = 0  # the text before this index is in `parts`
     decoder = json.JSONDecoder()
-    is_plain = not ('"""' in text or "'''" in text)  # else what looks like a field may be inside a string of many lines
-    for found in re.finditer(rf"^[ \t]*{field}[ \t]*=[ \t]*(?=\[)", text, re.MULTILINE) if is_plain else ():
+    for found in re.finditer(rf"^[ \t]*{field}[ \t]*=[ \t]*(?=\[)", text, re.MULTILINE):
+        begin = found.end()
         try:
-            value, end = decoder.raw_decode(text, found.end())
+            value, end = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):  # a list that only TOML can write, or an error: left to tomllib
             continue
-        is_same = _REST_OF_LINE.match(text, end) and text.find("\\", found.end(), end) < 0
-        if is_same and set(map(type, value)) <= {int, str}:
-            name = f"{mark}{len(lists)}"
+        ends_line = _REST_OF_LINE.match(text, end)
+        has_escapes = "\\" in text[begin:end]  # which JSON may read otherwise than TOML
+        if ends_line and not has_escapes and set(map(type, value)) <= {int, str}:
+            name = f"{random_name}{len(lists)}"
             lists[name] = value
-            lines = "\n" * text.count("\n", found.end(), end)  # so that the lines of errors stay right
-            parts += [text[begin : found.end()], f'"{name}"{lines}']
-            begin = end
+            lines = "\n" * text.count("\n", begin, end)  # so that the lines of errors stay right
+            parts += [text[copied_to:begin], f'"{name}"{lines}']
+            copied_to = end
     try:
-        content = tomllib.loads("".join([*parts, text[begin:]]))
+        content = tomllib.loads("".join([*parts, text[copied_to:]]))
     except tomllib.TOMLDecodeError:
         return tomllib.loads(text)  # raises the error with its place in the text as it was written
     _give_back(content, field, lists)

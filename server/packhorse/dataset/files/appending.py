@@ -22,9 +22,9 @@ from packhorse.dataset.load import PreparedDataset
 from packhorse.parameters import message_of
 from packhorse.storage import hold_lock, replace_bytes
 
-_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
+_STAGE_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
 _ANY_HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
-_END = re.compile(r"^[ \t]*until_\w+[ \t]*=[^\n]*\n?", re.MULTILINE)
+_UNTIL_LINE = re.compile(r"^[ \t]*until_\w+[ \t]*=[^\n]*\n?", re.MULTILINE)
 
 
 def append_to_mixture(
@@ -68,15 +68,17 @@ def append_to_mixture(
         name = path.name.removesuffix(MIXTURE_SUFFIX)
         text = text_of(path, MOST_MIXTURE_BYTES, MixtureError)
         before = _opened(name, text, path.name, dataset_of)
-        firsts = [first for first, _ in before.chain]
-        num_left = sum(first < max(from_position, 1) for first in firsts) if replace else len(firsts)
-        last = firsts[num_left - 1]
-        if stage is not None and from_position <= last:
+        begins = [begin for begin, _ in before.chain]
+        num_kept = len(begins)
+        if replace:  # the first stage begins at 0, and always stays
+            num_kept = sum(begin < max(from_position, 1) for begin in begins)
+        last_begin = begins[num_kept - 1]
+        if stage is not None and from_position <= last_begin:
             raise MixtureError(
-                f"position {from_position} is not after {last}, where the last stage of {name} begins: choose a later "
-                "position, or replace that stage if no run has reached it"
+                f"position {from_position} is not after {last_begin}, where the last stage of {name} begins: choose a "
+                "later position, or replace that stage if no run has reached it"
             )
-        edited = text if num_left == len(firsts) else _cut(text, path.name, num_left)
+        edited = text if num_kept == len(begins) else _cut(text, path.name, num_kept)
         if stage is not None:
             edited = _with_stage(edited, path.name, stage, from_position)
         after = _opened(name, edited, path.name, dataset_of)
@@ -98,10 +100,10 @@ def _with_stage(text: str, file: str, stage: StageEntry, from_position: int) -> 
         wanted = before.appended(stage, from_position)
     except ValueError as error:
         raise MixtureError(f"{file}: " + message_of(error)) from None
-    headers = list(_HEADER.finditer(text))
+    headers = list(_STAGE_HEADER.finditer(text))
     if headers:
-        at = headers[-1].end()
-        edited = f"{text[:at]}\nuntil_bins = {from_position}{text[at:].rstrip()}\n\n{render_stage(stage)}"
+        end = headers[-1].end()
+        edited = f"{text[:end]}\nuntil_bins = {from_position}{text[end:].rstrip()}\n\n{render_stage(stage)}"
         if _says(edited, file, wanted):
             return edited
     raise MixtureError(
@@ -112,14 +114,15 @@ def _with_stage(text: str, file: str, stage: StageEntry, from_position: int) -> 
 def _cut(text: str, file: str, num_stages: int) -> str:
     """Returns a file's text with only its first stages, at least one; the last of them no longer ends."""
     wanted = MixtureFile.parse(text, file).cut(num_stages)
-    starts = [header.start() for header in _HEADER.finditer(text)]
+    starts = [header.start() for header in _STAGE_HEADER.finditer(text)]
     edited = text
     for start in reversed(starts[num_stages:]):
-        following = _ANY_HEADER.search(edited, edited.index("\n", start) if "\n" in edited[start:] else len(edited))
-        edited = edited[:start] + (edited[following.start() :] if following else "")
+        _, _, below = edited[start:].partition("\n")
+        next_header = _ANY_HEADER.search(below)
+        edited = edited[:start] + (below[next_header.start() :] if next_header else "")
     if num_stages <= len(starts):
         last = starts[num_stages - 1]
-        edited = edited[:last] + _END.sub("", edited[last:], count=1)
+        edited = edited[:last] + _UNTIL_LINE.sub("", edited[last:], count=1)
         edited = f"{edited.rstrip()}\n"
         if _says(edited, file, wanted):
             return edited

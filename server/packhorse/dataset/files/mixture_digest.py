@@ -42,8 +42,9 @@ def parts_at(expected: str, chain: Chain) -> int | None:
     if not begun:
         return 0
     # `expected` may lack the first stages, so the chains are compared from the first stage that it names.
-    alike = [number for number, stage in enumerate(chain) if stage == begun[0]]
-    return first_difference(begun, chain[alike[0] :]) if alike else 0
+    if begun[0] not in chain:
+        return 0
+    return first_difference(begun, chain[chain.index(begun[0]) :])
 
 
 def _chain_of(digest: str) -> Chain:

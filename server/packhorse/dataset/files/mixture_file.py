@@ -14,6 +14,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.files.toml_files import (
     FieldError,
     array_header,
@@ -22,7 +23,6 @@ from packhorse.dataset.files.toml_files import (
     no_field,
     table_header,
 )
-from packhorse.dataset.plain_files import PreparedDatasetError
 from packhorse.epoch import MAX_WINDOWS, WeightsBy, WhenOut
 from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
@@ -34,8 +34,9 @@ MOST_MIXTURE_BYTES = 4 << 20
 """The most bytes of a mixture's file; a larger file is refused."""
 
 _MOST_BINS = 2**62
+_MOST_TOKENS = 2**31 - 1
 _MOST_WEIGHT = Decimal(10) ** 12
-_MOST_DIGITS = 15
+_MOST_DECIMALS = 15
 """The most decimal places of a weight."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WINDOWED = re.compile(r"windowed\((\d+)\)")
@@ -102,9 +103,9 @@ class StageEntry:
             is_number = isinstance(weight, int | Decimal) and not isinstance(weight, bool)
             if not is_number or Decimal(weight).is_nan() or weight < 0:
                 raise ValueError(f"weights.{name} must be a number of at least 0, got {_shown(weight)}")
-            if weight > _MOST_WEIGHT or round(Decimal(weight), _MOST_DIGITS) != weight:
+            if weight > _MOST_WEIGHT or round(Decimal(weight), _MOST_DECIMALS) != weight:
                 raise ValueError(
-                    f"weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} decimal "
+                    f"weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DECIMALS} decimal "
                     f"places, got {weight!s}"
                 )
         if not any(self.weights.values()):
@@ -193,7 +194,7 @@ class MixtureFile:
                 epoch_bins=epoch_bins,
                 bins_per_step=bins_per_step,
                 draw=draw,
-                max_seq_len=_integer("", content, "max_seq_len", 2**31 - 1),
+                max_seq_len=_integer("", content, "max_seq_len", _MOST_TOKENS),
             )
         for number in range(len(stages)):
             with _refused(file, text, array_header("stages"), number):
@@ -225,7 +226,7 @@ def render_stage(stage: StageEntry) -> str:
         [[stages]]
         weights = {web = 70, code = 30}
     """
-    weights = ", ".join(f"{_key(name)} = {weight}" for name, weight in stage.weights.items())
+    weights = ", ".join(f"{_toml_key(name)} = {weight}" for name, weight in stage.weights.items())
     by = "" if stage.by is WeightsBy.BINS else f'by = "{stage.by}"\n'
     return f"[[stages]]\n{by}weights = {{{weights}}}\n"
 
@@ -254,51 +255,53 @@ def _stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, 
     return tuple(stages)
 
 
-def _stage(at: str, table: dict[str, Any]) -> StageEntry:
-    """Reads one table [[stages]]; `at` is its prefix in messages, such as "stages[0]."."""
-    _check_keys(at, table, ("weights", "by", *(f"until_{unit}" for unit in Unit)))
+def _stage(prefix: str, table: dict[str, Any]) -> StageEntry:
+    """Reads one table [[stages]]; `prefix` is the beginning of its fields' names in messages, such as "stages[0]."."""
+    _check_keys(prefix, table, ("weights", "by", *(f"until_{unit}" for unit in Unit)))
     weights = table.get("weights")
     if not isinstance(weights, dict) or not weights:
         raise FieldError(
-            "weights", f"{at}weights must give each component a number, e.g. weights = {{web = 70, code = 30}}"
+            "weights", f"{prefix}weights must give each component a number, e.g. weights = {{web = 70, code = 30}}"
         )
-    ends = [unit for unit in Unit if f"until_{unit}" in table]
-    if len(ends) > 1:
-        key = f"until_{ends[1]}"
-        raise FieldError(key, f"{at}until_{ends[0]} and {at}{key} say the same in two ways; keep one")
+    units = [unit for unit in Unit if f"until_{unit}" in table]
+    if len(units) > 1:
+        key = f"until_{units[1]}"
+        raise FieldError(key, f"{prefix}until_{units[0]} and {prefix}{key} say the same in two ways; keep one")
     until = None
-    if ends:
-        count = _integer(at, table, f"until_{ends[0]}", _MOST_BINS)
+    if units:
+        count = _integer(prefix, table, f"until_{units[0]}", _MOST_BINS)
         assert count is not None
-        until = Until(count, ends[0])
-    by = _choice(at, table, "by", WeightsBy, WeightsBy.BINS)
+        until = Until(count, units[0])
+    by = _choice(prefix, table, "by", WeightsBy, WeightsBy.BINS)
     try:
         return StageEntry(weights=weights, by=by, until=until)
     except ValueError as error:
-        raise FieldError("weights", f"{at}{error}") from None
+        raise FieldError("weights", f"{prefix}{error}") from None
 
 
 def _check_end(file: MixtureFile, number: int) -> None:
     """Refuses a stage whose end is missing, or is counted in a unit that the file cannot have."""
-    until, at = file.stages[number].until, f"stages[{number}]."
+    until, prefix = file.stages[number].until, f"stages[{number}]."
     is_last = number == len(file.stages) - 1
     if until is None:
         if not is_last:
-            raise FieldError("", f"{at}until_bins is missing, and another stage follows: end it by {_UNTILS}")
+            raise FieldError("", f"{prefix}until_bins is missing, and another stage follows: end it by {_UNTILS}")
         return
     key = f"until_{until.unit}"
     if is_last:
-        raise FieldError(key, f"{at}{key}: the last stage has no end; leave it out, or add another [[stages]] after it")
+        raise FieldError(
+            key, f"{prefix}{key}: the last stage has no end; leave it out, or add another [[stages]] after it"
+        )
     if until.unit is Unit.STEPS and file.bins_per_step is None:
         raise FieldError(
             key,
-            f"{at}{key} needs bins_per_step = N at the top of the file: world_size · batch_size bins make a step",
+            f"{prefix}{key} needs bins_per_step = N at the top of the file: world_size · batch_size bins make a step",
         )
     if until.unit is Unit.TOKENS and file.when_out is WhenOut.REWEIGH:
         raise FieldError(
             key,
-            f'{at}{key} does not go with when_out = "reweigh", under which the tokens of a bin change as components '
-            "run out; use until_bins or until_steps",
+            f'{prefix}{key} does not go with when_out = "reweigh", under which the tokens of a bin change as '
+            "components run out; use until_bins or until_steps",
         )
 
 
@@ -318,36 +321,39 @@ def _components(tables: object, mixture: MixtureFile, file: str, text: str) -> d
 
 def _component(name: str, table: object, mixture: MixtureFile) -> ComponentEntry:
     """Reads the table [components.NAME] of one component."""
-    at = f"components.{name}"
+    table_name = f"components.{name}"
     if name not in mixture.names:
-        raise FieldError(name, f"{at}: no stage gives {name} a weight; there are {', '.join(mixture.names)}")
+        raise FieldError(name, f"{table_name}: no stage gives {name} a weight; there are {', '.join(mixture.names)}")
     if not isinstance(table, dict):
-        raise FieldError(name, f'{at} must be a table, e.g. [{at}] and below it shuffle = "windowed(64)"')
-    _check_keys(f"{at}.", table, ("shuffle", "epochs"))
+        raise FieldError(
+            name, f'{table_name} must be a table, e.g. [{table_name}] and below it shuffle = "windowed(64)"'
+        )
+    _check_keys(f"{table_name}.", table, ("shuffle", "epochs"))
     if "epochs" in table and mixture.when_out is WhenOut.REPEAT:
         raise FieldError(
-            "epochs", f'{at}.epochs needs when_out = "reweigh" or "stop": repeated, a component never runs out'
+            "epochs", f'{table_name}.epochs needs when_out = "reweigh" or "stop": repeated, a component never runs out'
         )
+    shuffle = table.get("shuffle", _GLOBAL)
     return ComponentEntry(
-        num_windows=checked_field("shuffle", lambda: _num_windows(f"{at}.shuffle", table.get("shuffle", _GLOBAL))),
-        most_epochs=_integer(f"{at}.", table, "epochs", _MOST_EPOCHS) or 1,
+        num_windows=checked_field("shuffle", lambda: _num_windows(f"{table_name}.shuffle", shuffle)),
+        most_epochs=_integer(f"{table_name}.", table, "epochs", _MOST_EPOCHS) or 1,
     )
 
 
-def _num_windows(at: str, shuffle: object) -> int:
-    """Reads the field `shuffle`: "global" is one window, "windowed(64)" is 64."""
+def _num_windows(field_name: str, shuffle: object) -> int:
+    """Reads a field `shuffle`: "global" is one window, "windowed(64)" is 64."""
     if shuffle == _GLOBAL:
         return 1
     match = _WINDOWED.fullmatch(shuffle) if isinstance(shuffle, str) else None
     if match is None:
-        raise ValueError(f'{at} must be "global" or "windowed(W)", e.g. "windowed(64)", got {shuffle!r}')
-    return checked_integer(f"{at}: windows", int(match[1]), 1, MAX_WINDOWS)
+        raise ValueError(f'{field_name} must be "global" or "windowed(W)", e.g. "windowed(64)", got {shuffle!r}')
+    return checked_integer(f"{field_name}: windows", int(match[1]), 1, MAX_WINDOWS)
 
 
-def _check_keys(at: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+def _check_keys(prefix: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
-            raise FieldError(key, f"{at}{key} {no_field(key, known)}")
+            raise FieldError(key, f"{prefix}{key} {no_field(key, known)}")
 
 
 def _shown(value: object) -> str:
@@ -355,23 +361,23 @@ def _shown(value: object) -> str:
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 
-def _integer(at: str, table: Mapping[str, Any], key: str, most: int) -> int | None:
+def _integer(prefix: str, table: Mapping[str, Any], key: str, most: int) -> int | None:
     """Returns a field's integer in [1, most]; None if the field is missing."""
     if key not in table:
         return None
     value = table[key]
     shown = float(value) if isinstance(value, Decimal) else value  # as it was written
-    return checked_field(key, lambda: checked_integer(f"{at}{key}", shown, 1, most))
+    return checked_field(key, lambda: checked_integer(f"{prefix}{key}", shown, 1, most))
 
 
-def _choice(at: str, table: Mapping[str, Any], key: str, kind: type[_Choice], default: _Choice) -> _Choice:
+def _choice(prefix: str, table: Mapping[str, Any], key: str, kind: type[_Choice], default: _Choice) -> _Choice:
     """Returns a field that has a fixed set of values, as a member of `kind`."""
     value = table.get(key, default)
     if not isinstance(value, str) or value not in list(kind):
-        raise FieldError(key, f"{at}{key} must be one of {', '.join(kind)}, got {value!r}")
+        raise FieldError(key, f"{prefix}{key} must be one of {', '.join(kind)}, got {value!r}")
     return kind(value)
 
 
-def _key(name: str) -> str:
+def _toml_key(name: str) -> str:
     """Returns a component's name as a TOML key, in quotes if TOML needs them."""
     return name if _BARE_KEY.fullmatch(name) else json.dumps(name)

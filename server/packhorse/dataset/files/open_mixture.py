@@ -38,8 +38,8 @@ from packhorse.epoch import (
     derive_key,
 )
 
-_MOST_SEEDS = 4
-"""Runs whose `Mixture` is in a cache; making one again takes a millisecond."""
+_MOST_MIXTURES = 4
+"""The most runs whose `Mixture` is in a cache; making one again takes a millisecond."""
 
 
 class MixtureDataset:
@@ -65,7 +65,7 @@ class MixtureDataset:
         self.name = name
         self.file = file
         self.datasets = tuple(datasets)
-        self._of_seed = lru_cache(maxsize=_MOST_SEEDS)(self._mixture)
+        self._mixtures = lru_cache(maxsize=_MOST_MIXTURES)(self._make_mixture)
         self._epochs = KeptEpochs(self._component_epoch)
         self.max_seq_len: int = file.max_seq_len or max(dataset.manifest.max_seq_len for dataset in datasets)
         """A bin's capacity in tokens."""
@@ -77,33 +77,34 @@ class MixtureDataset:
                 -(-dataset.manifest.num_bins // rows) for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
             )
             """For each component, how many bins of the mixture one of its epochs makes."""
-            self._stages = self._resolved()
-            plain = self.mixture(0)
+            self._stages = self._stages_with_ends()
+            of_any_seed = self.mixture(0)
         except ValueError as error:
             raise MixtureError(f"{name}{MIXTURE_SUFFIX}: {error}") from None
-        self.num_bins: int = plain.num_bins
+        self.num_bins: int = of_any_seed.num_bins
         """Bins of an epoch of the mixture."""
-        self.chain: Chain = plain.chain
+        self.chain: Chain = of_any_seed.chain
         """Where each stage begins, as a position of the run, with its digest."""
 
     def mixture(self, seed: int) -> Mixture:
         """Returns the mixture of a run."""
-        return self._of_seed(seed)
+        return self._mixtures(seed)
 
     def epoch(self, number: int, seed: int) -> MixtureEpoch:
         """Returns one epoch of a run.
 
         Args:
-            number: in [0, 2^64).
-            seed: of the run, in [0, 2^64).
+            number: the epoch's number, in [0, 2^64).
+            seed: the run's seed, in [0, 2^64).
 
         Raises:
             ValueError: a component would come to an epoch beyond 2^64.
         """
         epoch = self.mixture(seed).epoch(number)
-        for given, dataset, num_bins in zip(epoch.taken, self.datasets, self.component_bins, strict=True):
-            if given.epoch + given.num_bins // num_bins + 1 >= 2**64:
-                raise ValueError(f"epoch {number} is too large: {dataset.name} would be in its epoch {given.epoch}")
+        for taken, dataset, num_bins in zip(epoch.taken, self.datasets, self.component_bins, strict=True):
+            last_epoch = taken.epoch + taken.num_bins // num_bins + 1
+            if last_epoch >= 2**64:
+                raise ValueError(f"epoch {number} is too large: {dataset.name} would be in its epoch {taken.epoch}")
         return epoch
 
     @property
@@ -148,27 +149,25 @@ class MixtureDataset:
     def manifest(self) -> Manifest:
         """A manifest of the first epoch: counts are averages over seeds, `over_length` is the sum over components."""
         manifests = [dataset.manifest for dataset in self.datasets]
-        given = self.mixture(0).epoch(0).taken
+        num_epochs = [
+            Fraction(taken.num_bins, num_bins)
+            for taken, num_bins in zip(self.mixture(0).epoch(0).taken, self.component_bins, strict=True)
+        ]
 
-        def about(what: Callable[[Manifest], int]) -> int:
+        def total(count: Callable[[Manifest], int]) -> int:
             """Returns the sum of a count over components, each times its number of epochs in one of the mixture."""
-            return round(
-                sum(
-                    Fraction(what(each) * taken.num_bins, num_bins)
-                    for each, taken, num_bins in zip(manifests, given, self.component_bins, strict=True)
-                )
-            )
+            return round(sum(count(each) * times for each, times in zip(manifests, num_epochs, strict=True)))
 
-        total_tokens, total_capacity = about(lambda each: each.total_tokens), self.num_bins * self.max_seq_len
+        total_tokens, total_capacity = total(lambda each: each.total_tokens), self.num_bins * self.max_seq_len
         id_dtypes = {manifest.id_dtype for manifest in manifests}
         start_dtypes = {manifest.start_dtype for manifest in manifests} - {None}
         return Manifest(
             options=self._options(manifests),
             algorithm="mixture",
-            num_sequences=about(lambda each: each.num_sequences),
+            num_sequences=total(lambda each: each.num_sequences),
             num_bins=self.num_bins,
             total_tokens=total_tokens,
-            own_tokens=about(lambda each: each.own_tokens),
+            own_tokens=total(lambda each: each.own_tokens),
             total_capacity=total_capacity,
             efficiency=total_tokens / total_capacity,
             lower_bound=self.num_bins,
@@ -188,9 +187,9 @@ class MixtureDataset:
         )
 
     def _options(self, manifests: Sequence[Manifest]) -> PlanOptions:
-        """Returns the options that all components have; how bins are laid over ranks only if that is alike too."""
+        """Returns the components' common options; None for the layout of bins over ranks if they differ in it."""
         first = manifests[0].options
-        is_laid_alike = {each.options.context for each in manifests} == {first.context} and {
+        is_layout_common = {each.options.context for each in manifests} == {first.context} and {
             each.max_seq_len for each in manifests
         } == {self.max_seq_len}
         return PlanOptions(
@@ -200,12 +199,11 @@ class MixtureDataset:
             keep=first.keep,
             align=first.align,
             extra_tokens=first.extra_tokens,
-            tokens_per_rank=first.tokens_per_rank if is_laid_alike else None,
-            cost_cap_percent=first.cost_cap_percent if is_laid_alike else None,
+            tokens_per_rank=first.tokens_per_rank if is_layout_common else None,
+            cost_cap_percent=first.cost_cap_percent if is_layout_common else None,
         )
 
-    def _mixture(self, seed: int) -> Mixture:
-        """Makes the mixture of a run with a seed; `mixture` remembers it."""
+    def _make_mixture(self, seed: int) -> Mixture:
         return Mixture(
             self._components(seed),
             self._stages,
@@ -246,10 +244,10 @@ class MixtureDataset:
         """Returns a component's table in the file, or the defaults."""
         return self.file.components.get(self.datasets[number].name, ComponentEntry())
 
-    def _resolved(self) -> list[Stage]:
+    def _stages_with_ends(self) -> list[Stage]:
         """Returns the stages with each `until` turned into a position of the run."""
         components, stages = self._components(0), []
-        position, tokens = 0, Fraction(0)  # where a stage begins, and about how many tokens of the run come before it
+        position, tokens = 0, Fraction(0)  # the beginning of a stage, and the mean number of tokens before it
         tokens_of_bin = [
             Fraction(dataset.manifest.own_tokens, num_bins)
             for dataset, num_bins in zip(self.datasets, self.component_bins, strict=True)
@@ -274,7 +272,7 @@ class MixtureDataset:
 
         Args:
             entry: the stage.
-            position: the position at which it begins.
+            position: the position at which the stage begins.
             tokens: tokens of the run before that position, on average.
             mean_tokens: tokens in a bin of the stage, on average.
         """
@@ -294,26 +292,26 @@ def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
 
 def _rows_per_bin(file: MixtureFile, dataset: PreparedDataset) -> int:
     """Returns how many of a component's own bins are joined into one of the mixture; 1 for no joining."""
-    own, whole = dataset.manifest.max_seq_len, file.max_seq_len
-    if whole is None:
+    own, joined = dataset.manifest.max_seq_len, file.max_seq_len
+    if joined is None:
         return 1
-    if own > whole:
+    if own > joined:
         raise ValueError(
-            f"{dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
+            f"{dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {joined} in the mixture's "
             f"file has no room for that; write max_seq_len = {own} or more in a mixture of its own"
         )
-    if whole % own or whole // own > MAX_ROWS:
+    if joined % own or joined // own > MAX_ROWS:
         raise ValueError(
-            f"{dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {whole} in the mixture's "
+            f"{dataset.name} was prepared with max_seq_len {own}, and max_seq_len = {joined} in the mixture's "
             f"file must be a multiple of it, at most {MAX_ROWS} times as much; prepare it with a length that divides "
-            f"{whole}, or leave max_seq_len out, and short bins leave room in long ones"
+            f"{joined}, or leave max_seq_len out, and short bins leave room in long ones"
         )
-    if whole > own and dataset.manifest.resources:
+    if joined > own and dataset.manifest.resources:
         raise ValueError(
-            f"{dataset.name} has resources, and bins of max_seq_len {own} joined into one of {whole} would take "
-            f"more than their caps: prepare it with max_seq_len {whole}"
+            f"{dataset.name} has resources, and bins of max_seq_len {own} joined into one of {joined} would take "
+            f"more than their caps: prepare it with max_seq_len {joined}"
         )
-    return whole // own
+    return joined // own
 
 
 def _resources_of(manifests: Sequence[Manifest]) -> Iterator[ResourceRecord]:

@@ -23,8 +23,8 @@ _UNTOUCHED = -2
 
 _NO_SKIPS = Skips()
 
-_SPARSENESS, _LEAST_BITS, _MOST_BITS = 16, 12, 24
-"""Size of the table `_Named.may_be_named`: entries for each named id, and bounds of the size as powers of 2."""
+_ENTRIES_PER_ID, _LEAST_BITS, _MOST_BITS = 16, 12, 24
+"""Size of the table `_NamedIds.may_be_named`: entries for each named id, and bounds of the size as powers of 2."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Redacted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Named:
+class _NamedIds:
     """Redactions of one dataset, and all ids that they name."""
 
     redactions: tuple[Redaction, ...]
@@ -49,15 +49,16 @@ class _Named:
     sequences, which are not redacted, without a search in `ids`."""
 
     @classmethod
-    def of(cls, redactions: tuple[Redaction, ...]) -> "_Named":
+    def of(cls, redactions: tuple[Redaction, ...]) -> "_NamedIds":
         """Collects the ids of redactions of one dataset."""
         ids = np.unique(np.concatenate([redaction.ids for redaction in redactions]))
-        may_be_named = np.zeros(1 << min(max((_SPARSENESS * len(ids)).bit_length(), _LEAST_BITS), _MOST_BITS), np.bool_)
+        num_bits = min(max((_ENTRIES_PER_ID * len(ids)).bit_length(), _LEAST_BITS), _MOST_BITS)
+        may_be_named = np.zeros(1 << num_bits, np.bool_)
         may_be_named[ids & (len(may_be_named) - 1)] = True
         return cls(redactions, ids, may_be_named)
 
-    def hits(self, ids: PoolArray) -> NDArray[np.int64]:
-        """Returns the indices of the ids that are named, ascending: int64 [k] for ids [n]."""
+    def find(self, ids: PoolArray) -> NDArray[np.int64]:
+        """Returns the indices of the named ones among some ids, ascending: int64 [k] for ids [n]."""
         likely = np.flatnonzero(self.may_be_named[ids & ids.dtype.type(len(self.may_be_named) - 1)])
         return likely[_indices_in(ids[likely].astype(np.int64, copy=False), self.ids)]
 
@@ -82,7 +83,7 @@ class Takedown:
     """Redactions that apply: a mixture's components' first, then its own, each with its component."""
     digests: tuple[str, ...] = ()
     """A digest for each redaction, which covers the redactions before it in its file too."""
-    _named: Mapping[int, _Named] = field(default_factory=dict)
+    _named: Mapping[int, _NamedIds] = field(default_factory=dict)
     """Number of a component (0 for a dataset) → its redactions; without components that have no redaction."""
 
     @classmethod
@@ -137,7 +138,7 @@ class Takedown:
         for number, name in enumerate(names):
             own = tuple(each for each in redactions if each.component == name and len(each.ids))
             if own:
-                named[number] = _Named.of(own)
+                named[number] = _NamedIds.of(own)
         return cls(file, tuple(redactions), tuple(chain), named)
 
     @property
@@ -172,7 +173,7 @@ class Takedown:
         """
         if not self._named:
             return None
-        found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        found: list[Redacted] = []
         sizes = bins.sizes()
         for number, named in self._named.items():
             entries = None
@@ -180,27 +181,27 @@ class Takedown:
             if bins.component_ids is not None:
                 entries = np.flatnonzero(np.repeat(bins.component_ids == number, sizes))
                 ids = ids[entries]
-            hits = named.hits(ids)
+            hits = named.find(ids)
             if not len(hits):
                 continue
             entries = hits if entries is None else entries[hits]
             of_bins = np.searchsorted(bins.bin_ends, entries, side="right")
-            run_positions = _whole_positions(bins.positions[of_bins], num_bins, skips)
+            positions = _whole_positions(bins.positions[of_bins], num_bins, skips)
             tokens = np.full(len(hits), _UNTOUCHED)
             for redaction in named.redactions:
                 applies = np.zeros(len(hits), dtype=np.bool_)
                 applies[_indices_in(ids[hits].astype(np.int64), redaction.ids)] = True
                 if seed is not None and redaction.seed == seed:
-                    applies &= run_positions >= redaction.from_position - epoch * num_bins
+                    applies &= positions >= redaction.from_position - epoch * num_bins
                 tokens[applies] = MASKED if redaction.token is None else redaction.token
             touched = tokens != _UNTOUCHED
             if touched.any():
-                found.append((entries[touched], tokens[touched]))
+                found.append(Redacted(entries[touched], tokens[touched]))
         if not found:
             return None
-        entries, tokens = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        entries = np.concatenate([each.entries for each in found])
         order = np.argsort(entries, kind="stable")
-        return Redacted(entries[order], tokens[order])
+        return Redacted(entries[order], np.concatenate([each.tokens for each in found])[order])
 
 
 def _indices_in(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -211,12 +212,12 @@ def _indices_in(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np
 
 
 def _whole_positions(positions: NDArray[np.int64], num_bins: int, skips: Skips) -> NDArray[np.int64]:
-    """Returns positions as numbered with the skipped ones; the epoch's last for bins that the remainder policy added.
+    """Turns positions that were numbered without the skipped ones into positions of the whole epoch.
 
-    `gaps` are the positions, numbered without skips, before which the ranges of `skips` were left out.
+    Bins that the remainder policy added get the epoch's last position.
     """
     whole = positions.copy()
-    for (first, end), gap in zip(skips.ranges, skips.gaps(), strict=True):
+    for (first, end), gap in zip(skips.ranges, skips.gaps(), strict=True):  # the range is left out before `gap`
         whole[positions >= gap] += end - first
     whole[positions == ADDED] = num_bins - 1
     return whole

@@ -44,20 +44,25 @@ def checked_names(given: Sequence[Any], name: str) -> SequenceNames:
     """Sorts ids (integers) and keys (strings), and refuses anything else; `name` is for messages."""
     if not given:
         raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
-    kinds = set(map(type, given))
-    keys = {each for each in given if isinstance(each, str)} if str in kinds else set()
+    types = set(map(type, given))
+    keys = {each for each in given if isinstance(each, str)} if str in types else set()
     for key in keys:
         check_key(key)
     numbers = [each for each in given if not isinstance(each, str)] if keys else given
-    try:
-        if not kinds <= {int, str}:
-            raise OverflowError
-        ids = np.sort(np.array(numbers, dtype=np.int64))
-    except OverflowError:
-        number = next(each for each in numbers if type(each) is not int or not -(2**63) <= each < 2**63)
+    ids = _sorted_ids(numbers) if types <= {int, str} else None
+    if ids is None:
+        wrong = next(each for each in numbers if type(each) is not int or not -(2**63) <= each < 2**63)
         raise ValueError(
-            f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {number!s:.60}"
-            + (": in quotes it is a key" if isinstance(number, int) else "")
-        ) from None
+            f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {wrong!s:.60}"
+            + (": in quotes it is a key" if isinstance(wrong, int) else "")
+        )
     is_first = np.diff(ids, prepend=ids[:1] - 1) != 0  # np.unique takes eight times as long
     return SequenceNames(ids[is_first], tuple(sorted(keys)))
+
+
+def _sorted_ids(numbers: Sequence[int]) -> NDArray[np.int64] | None:
+    """Returns the numbers in ascending order: int64 [n]; None if one has more than 64 bits."""
+    try:
+        return np.sort(np.array(numbers, dtype=np.int64))
+    except OverflowError:
+        return None

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset.digest import fingerprint
+from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.files._long_lists import loads_with_lists
 from packhorse.dataset.files.sequence_names import checked_names, parse_ids
 from packhorse.dataset.files.toml_files import FieldError, array_header, checked_field, line_of, no_field, text_of
 from packhorse.dataset.keys import Keys
-from packhorse.dataset.plain_files import PreparedDatasetError
 from packhorse.formats.keys import shown_key
 from packhorse.topology import Skips, checked_integer
 
@@ -33,8 +33,8 @@ MOST_TAKEDOWN_BYTES = 32 << 20
 """The most bytes of a takedown's file, or of a file of ids; a larger one is refused."""
 
 _MOST_TOKEN = 2**31 - 1
-_LARGEST = 2**64 - 1
-"""The largest seed, and the largest number of an epoch."""
+_MOST_SEED = _MOST_EPOCH = 2**64 - 1
+_MOST_POSITION = 2**62
 _REDACT_KEYS = ("ids", "ids_file", "action", "token", "component", "seed", "from_position", "reason")
 _SKIP_KEYS = ("positions", "epoch", "seed", "reason")
 
@@ -174,11 +174,12 @@ class TakedownFile:
             return self
         redactions = []
         for number, redaction in enumerate(self.redactions):
-            try:  # a component that is missing or unknown is refused later, by `Takedown.of_mixture`
-                known = redaction.component in tables
-                redactions.append(redaction.resolved(tables[redaction.component])[0] if known else redaction)
-            except ValueError as error:
-                raise TakedownError(f"redact[{number}].ids: {error}") from None
+            if redaction.component in tables:  # any other component is refused later, by `Takedown.of_mixture`
+                try:
+                    redaction, _ = redaction.resolved(tables[redaction.component])
+                except ValueError as error:
+                    raise TakedownError(f"redact[{number}].ids: {error}") from None
+            redactions.append(redaction)
         return replace(self, redactions=tuple(redactions))
 
     def is_same(self, other: "TakedownFile") -> bool:
@@ -287,10 +288,10 @@ def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
     return Redaction(
         ids=names.ids,
         keys=names.keys,
-        token=_number(table, "token", _MOST_TOKEN),
+        token=_integer(table, "token", _MOST_TOKEN),
         component=_text(table, "component"),
-        seed=_number(table, "seed", _LARGEST),
-        from_position=_number(table, "from_position", 2**62) or 0,
+        seed=_integer(table, "seed", _MOST_SEED),
+        from_position=_integer(table, "from_position", _MOST_POSITION) or 0,
         reason=_text(table, "reason"),
     )
 
@@ -306,8 +307,8 @@ def _skip(table: dict[str, Any]) -> SkipEntry:
         raise FieldError("positions", 'holds no range; give one, e.g. "1200:1300"')
     return SkipEntry(
         positions=skips,
-        epoch=_number(table, "epoch", _LARGEST),
-        seed=_number(table, "seed", _LARGEST),
+        epoch=_integer(table, "epoch", _MOST_EPOCH),
+        seed=_integer(table, "seed", _MOST_SEED),
         reason=_text(table, "reason"),
     )
 
@@ -336,7 +337,8 @@ def _check_keys(table: dict[str, Any], known: tuple[str, ...]) -> None:
             raise FieldError(key, no_field(key, known))
 
 
-def _number(table: dict[str, Any], key: str, most: int) -> int | None:
+def _integer(table: dict[str, Any], key: str, most: int) -> int | None:
+    """Returns a field's integer in [0, most]; None if the field is missing."""
     return None if key not in table else checked_field(key, lambda: checked_integer("it", table[key], 0, most))
 
 

@@ -9,19 +9,16 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.layout import COUNTS, FILES, MANIFEST, SEQPACK_POOLS, TEMPLATES, TOKENS, VERSIONS
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
-from packhorse.dataset.plain_files import PreparedDatasetError, read_file
+from packhorse.dataset.plain_files import read_file
 from packhorse.parameters import parameter
 
 _OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
-
 _SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
-
 _SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
-
 _VERSION = re.compile(r"[1-9][0-9]*")
-
 _SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
 
 

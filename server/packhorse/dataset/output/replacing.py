@@ -14,20 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from packhorse.dataset.layout import (
-    MANIFEST,
-)
+from packhorse.dataset.layout import MANIFEST
 from packhorse.dataset.output.refusals import refuse_output
 from packhorse.jobs import held_signals
 from packhorse.storage import sync
 
 _LOG = logging.getLogger(__name__)
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`, on every file system."""
 _ASIDE = ".replaced"
 """The end of the name that an old folder has for a moment while a new one takes its name, see `aside_of`."""
-# Arguments of Linux's renameat2(2), and the errors that it returns if the system or file system cannot exchange names.
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""Arguments of Linux's renameat2(2): a path is relative to the working directory; two names are exchanged."""
 _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+"""Errors of renameat2 if the system or the file system cannot exchange names."""
 
 
 @contextmanager
@@ -112,13 +112,14 @@ def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSErr
     """Returns an error that says how many bytes the output needs at least, and how many are free."""
     free_bytes = shutil.disk_usage(output.parent).free
     if meanwhile is not None:
-        free_bytes += sum(512 * path.lstat().st_blocks for path in meanwhile.rglob("*"))
-    what = f"bytes and {free_bytes:,} are free"
-    if needed_bytes <= free_bytes:  # the file that failed is not counted, because it was not created
-        what = f"bytes: the next file did not fit into the {free_bytes:,} that are free, or a quota is reached"
+        free_bytes += sum(_BLOCK_BYTES * path.lstat().st_blocks for path in meanwhile.rglob("*"))
+    if needed_bytes > free_bytes:
+        free = f" and {free_bytes:,} are free"
+    else:  # the file that failed is not counted, because it was not created
+        free = f": the next file did not fit into the {free_bytes:,} that are free, or a quota is reached"
     error = OSError(
-        f"{output.parent} has too little space: {output.name} needs more than {needed_bytes:,} {what}; make room, or "
-        "give an output on another disk"
+        f"{output.parent} has too little space: {output.name} needs more than {needed_bytes:,} bytes{free}; make room, "
+        "or give an output on another disk"
     )
     error.errno = errno.ENOSPC
     return error

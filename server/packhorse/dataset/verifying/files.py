@@ -4,15 +4,15 @@ Leaves lengths, compared with the data, to `lengths`. Opening the folder, with t
 served, is in `packhorse.dataset.load`.
 """
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 
 from packhorse.dataset.arrays import map_array
+from packhorse.dataset.errors import short_path
 from packhorse.dataset.layout import CLASSES, MANIFEST
 from packhorse.dataset.load import PreparedDataset
-from packhorse.dataset.plain_files import named, sha256_of
+from packhorse.dataset.plain_files import sha256_of
 from packhorse.jobs import Progress
 
 _GROUPS_AT_ONCE = 1 << 20
@@ -41,25 +41,27 @@ def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
     paths = [dataset.path / name for name in sorted(checksums)]
     num_bytes = sum(path.stat().st_size for path in paths)
     with progress.task("comparing files", num_bytes, "bytes") as advance, ThreadPoolExecutor(len(paths)) as threads:
-        found = {threads.submit(sha256_of, path): path for path in paths}
+        path_of = {threads.submit(sha256_of, path): path for path in paths}
         wrong = []
-        for future in as_completed(found):
-            path = found[future]
+        for future in as_completed(path_of):
+            path = path_of[future]
             advance(path.stat().st_size)
             if future.result() != checksums[path.name]:
-                wrong.append(f"{named(path)} does not match its checksum in {MANIFEST}: it was truncated or altered")
-    return sorted(wrong) or list(_over_class(dataset))
+                wrong.append(
+                    f"{short_path(path)} does not match its checksum in {MANIFEST}: it was truncated or altered"
+                )
+    return sorted(wrong) or _over_class(dataset)
 
 
-def _over_class(dataset: PreparedDataset) -> Iterator[str]:
-    """Yields a line for the first group that takes more of a bin than its class, in a dataset with resources.
+def _over_class(dataset: PreparedDataset) -> list[str]:
+    """Returns a line for the first group that takes more of a bin than its class; only resources have classes.
 
     Opening the folder has checked that each template's classes fit into a bin. If each group fits into its class too,
     every bin keeps within its caps.
     """
     manifest, groups, plan = dataset.manifest, dataset.groups, dataset.plan
     if groups is None or groups.resources is None:
-        return
+        return []
     classes = map_array(dataset.path / CLASSES, "int64", (manifest.num_rooms, len(manifest.capacities)))
     is_capped = np.array([each.cap is not None for each in manifest.resources])
     class_ends = np.cumsum(plan.counts)
@@ -71,9 +73,11 @@ def _over_class(dataset: PreparedDataset) -> Iterator[str]:
         amounts = np.add.reduceat(groups.resources[members].astype(np.int64), starts)[:, is_capped]
         takes = np.concatenate((rooms[:, None], amounts), axis=1)
         planned = classes[np.searchsorted(class_ends, np.arange(first, first + len(numbers)), side="right")]
-        for at in np.flatnonzero((takes > planned).any(axis=1))[:1].tolist():
-            yield (
-                f"sequence {groups.members[members[starts[at]], 0]} takes {takes[at].tolist()} of a bin, and is "
-                f"planned as {planned[at].tolist()}: its bin may be over a cap; prepare the dataset again"
-            )
-            return
+        wrong = np.flatnonzero((takes > planned).any(axis=1))
+        if len(wrong):
+            group = wrong[0]
+            return [
+                f"sequence {groups.members[members[starts[group]], 0]} takes {takes[group].tolist()} of a bin, and is "
+                f"planned as {planned[group].tolist()}: its bin may be over a cap; prepare the dataset again"
+            ]
+    return []

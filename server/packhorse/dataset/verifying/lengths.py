@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,8 @@ _ENTRIES_AT_ONCE = 1 << 20
 """Entries that are held in memory together."""
 _ENTRIES_IN_A_TASK = 1 << 22
 """Entries of a task in the order "pool"."""
+_TASKS_OF_A_WORKER = 4
+"""Tasks for each worker, so that none waits long for the last one."""
 _SCANNED_FOR_A_TASK = 1 << 24
 """Entries of the pool for each task in the order "id", in which every task scans the whole pool."""
 
@@ -108,14 +111,14 @@ def verify_lengths(
     """
     dataset = open_prepared(folder, check_pool=False)
     report = LengthReport(entries=len(dataset.ids) + len(_dropped(dataset)))
-    for kept in (_opened, _opened_lengths):
-        kept.cache_clear()
-    tasks = [_Task(folder, open_lengths, some) for some in _parts(dataset, order, sample, workers)]
+    for cached in (_opened, _opened_lengths):
+        cached.cache_clear()
+    tasks = [_Task(folder, open_lengths, part) for part in _parts(dataset, order, sample, workers)]
     total = report.entries if sample is None else min(sample, len(dataset.ids))
     with open_engine(workers) as engine, progress.task("comparing lengths", total, "sequences") as advance:
-        for part in engine.map(_compare, tasks):
-            report.add(part)
-            advance(part.compared)
+        for result in engine.map(_compare, tasks):
+            report.add(result)
+            advance(result.compared)
     return report
 
 
@@ -124,10 +127,10 @@ class _Part:
     """The entries that one task compares."""
 
     kind: Literal["entries", "ids", "chosen", "dropped"]
-    """How the entries are named: "entries", by an index in [first, last); "ids", by an id in [first, last); "chosen",
-    by the indices in `chosen`; "dropped", all over-long sequences that are not in the plan."""
+    """How the entries are named: "entries", by an index in [first, end); "ids", by an id in [first, end); "chosen", by
+    the indices in `chosen`; "dropped", all over-long sequences that are not in the plan."""
     first: int = 0
-    last: int = 0
+    end: int = 0
     chosen: NDArray[np.int64] | None = None
     """Indices among the dataset's ids: int64 [n]; None for every other kind."""
 
@@ -148,7 +151,7 @@ def _parts(dataset: PreparedDataset, order: Order, sample: int | None, workers: 
     if sample is not None and sample < num_entries:
         chosen = np.random.default_rng(0).choice(num_entries, sample, replace=False)
         chosen = chosen[np.argsort(ids[chosen], kind="stable")]
-        for some in np.array_split(chosen, min(max(workers, 1) * 4, sample)):
+        for some in np.array_split(chosen, min(max(workers, 1) * _TASKS_OF_A_WORKER, sample)):
             yield _Part("chosen", chosen=some)
         return
     if order == "pool":
@@ -158,10 +161,11 @@ def _parts(dataset: PreparedDataset, order: Order, sample: int | None, workers: 
         # Each task takes a range of ids, so that a file is decoded by one task only. It finds its entries by scanning
         # the whole pool.
         low, high = int(ids.min()), int(ids.max()) + 1
-        num_tasks = min(max(4 * workers if workers > 1 else 1, -(-num_entries // _SCANNED_FOR_A_TASK)), high - low)
+        for_workers = workers * _TASKS_OF_A_WORKER if workers > 1 else 1
+        num_tasks = min(max(for_workers, ceil(num_entries / _SCANNED_FOR_A_TASK)), high - low)
         edges = [low + (high - low) * number // num_tasks for number in range(num_tasks + 1)]
-        for first, last in pairwise(edges):
-            yield _Part("ids", first, last)
+        for first, end in pairwise(edges):
+            yield _Part("ids", first, end)
     if len(_dropped(dataset)):
         yield _Part("dropped")
 
@@ -178,6 +182,15 @@ def _compare(task: _Task) -> LengthReport:
         for entries in _entries(dataset, task.part):
             comparison.compare(dataset.ids[entries].astype(np.int64), entries)
     return report
+
+
+class _Found(NamedTuple):
+    """Consecutive sequences whose lengths were looked up together, or one that is missing."""
+
+    some: slice
+    """Their range among the ids to look up."""
+    lengths: NDArray[np.int64] | None
+    """Their lengths in tokens: int64 [S]; None if the sequence is missing."""
 
 
 class _Comparison:
@@ -200,25 +213,26 @@ class _Comparison:
             ids: ids of the sequences: int64 [S].
             entries: their indices among the dataset's ids: int64 [S]; None if they are all the dropped ones.
         """
-        for first, last, found in self._found(ids, 0, len(ids)):
-            some = slice(first, last)
-            self._report.compared += last - first
-            if found is None:
-                self._differ(int(ids[first]), self._planned(entries, first), None, "it is missing")
-                continue
-            self._check(ids[some], found, None if entries is None else entries[some])
+        for some, lengths in self._look_up(ids, 0, len(ids)):
+            self._report.compared += some.stop - some.start
+            if lengths is None:
+                self._differ(int(ids[some.start]), self._planned(entries, some.start), None, "it is missing")
+            else:
+                self._check(ids[some], lengths, None if entries is None else entries[some])
 
     def _check(self, ids: NDArray[np.int64], found: NDArray[np.int64], entries: NDArray[np.int64] | None) -> None:
         """Compares the lengths `found` with over_length.npy, then the rooms that follow from them with the plan.
 
         All arrays are int64 [S]; `entries` is None for dropped sequences, which have no room in the plan.
         """
-        over_ids, over_lengths = self._over_length[:, 0], self._over_length[:, 1]
-        at = np.minimum(np.searchsorted(over_ids, ids), max(len(over_ids) - 1, 0))
-        is_over = over_ids[at] == ids if len(over_ids) else np.zeros(len(ids), dtype=np.bool_)
-        for i in np.flatnonzero(is_over).tolist():
-            was = int(over_lengths[at[i]])
-            if found[i] != was:
+        is_over, has_changed = np.zeros((2, len(ids)), dtype=np.bool_)
+        if len(self._over_length):
+            over_ids, over_lengths = self._over_length[:, 0], self._over_length[:, 1]
+            rows = np.minimum(np.searchsorted(over_ids, ids), len(over_ids) - 1)
+            is_over = over_ids[rows] == ids
+            has_changed = is_over & (found != over_lengths[rows])
+            for i in np.flatnonzero(has_changed).tolist():
+                was = int(over_lengths[rows[i]])
                 self._differ(
                     int(ids[i]), was, int(found[i]), f"it had {was} tokens when it was planned, now {found[i]}"
                 )
@@ -226,41 +240,35 @@ class _Comparison:
             return
         rule = self._rule
         rooms = self._rooms_of(entries)
-        starts = (self._dataset.groups or self._dataset).first_tokens
-        firsts = np.zeros(len(ids), dtype=np.int64) if starts is None else starts[entries].astype(np.int64)
-        rest = found - firsts
+        groups = self._dataset.groups
+        first_tokens = self._dataset.first_tokens if groups is None else groups.first_tokens
+        rest = found if first_tokens is None else found - first_tokens[entries].astype(np.int64)
         own = np.where(is_over, np.minimum(rest, rule.longest), rest)
         self._report.tokens += int(own.sum())
         is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)
-        # An over-long sequence whose length has changed was reported above.
-        is_wrong &= ~is_over | (found == over_lengths[at] if len(over_ids) else True)
-        for i in np.flatnonzero(is_wrong).tolist():
+        for i in np.flatnonzero(is_wrong & ~has_changed).tolist():  # the changed ones were reported above
             planned = f"{rooms[i]} tokens" if rule.is_plain else f"a room of {rooms[i]} tokens"
             self._differ(
                 int(ids[i]), int(rooms[i]), int(found[i]), f"the plan says {planned}, and {found[i]} are there"
             )
 
-    def _found(
-        self, ids: NDArray[np.int64], first: int, last: int
-    ) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
-        """Yields ranges (first, last, lengths) of `ids`; a missing sequence has a range of one, with None.
-
-        One missing id fails a whole look-up, so a range that fails is halved until the missing ids are alone.
-        """
-        if first == last:
+    def _look_up(self, ids: NDArray[np.int64], first: int, end: int) -> Iterator[_Found]:
+        """Looks up the lengths of `ids[first:end]`; a range that holds a missing id fails, and is halved."""
+        if first == end:
             return
+        some = slice(first, end)
         try:
-            lengths = self._lengths_of(ids[first:last])
+            lengths = self._lengths_of(ids[some])
         except ValueError:
-            if last - first == 1:
-                yield first, last, None
+            if end - first == 1:
+                yield _Found(some, None)
                 return
-            middle = (first + last) // 2
-            yield from self._found(ids, first, middle)
+            middle = (first + end) // 2
+            yield from self._look_up(ids, first, middle)
             if len(self._report.first) < _MOST_NAMED:  # else the report names enough, and searching on is slow
-                yield from self._found(ids, middle, last)
+                yield from self._look_up(ids, middle, end)
             return
-        yield first, last, lengths
+        yield _Found(some, lengths)
 
     def _planned(self, entries: NDArray[np.int64] | None, index: int) -> int:
         """Returns the planned room of one sequence, or the length that it had if it was dropped."""
@@ -289,15 +297,15 @@ def _entries(dataset: PreparedDataset, part: _Part) -> Iterator[NDArray[np.int64
         for first in range(0, len(part.chosen), _ENTRIES_AT_ONCE):
             yield part.chosen[first : first + _ENTRIES_AT_ONCE]
     elif part.kind == "entries":
-        for first in range(part.first, part.last, _ENTRIES_AT_ONCE):
-            yield np.arange(first, min(first + _ENTRIES_AT_ONCE, part.last))
+        for first in range(part.first, part.end, _ENTRIES_AT_ONCE):
+            yield np.arange(first, min(first + _ENTRIES_AT_ONCE, part.end))
     else:
         ids = dataset.ids
-        held = []
+        found = []
         for first in range(0, len(ids), _ENTRIES_AT_ONCE):
             some = ids[first : first + _ENTRIES_AT_ONCE]
-            held.append(first + np.flatnonzero((some >= part.first) & (some < part.last)))
-        entries = np.concatenate(held)
+            found.append(first + np.flatnonzero((some >= part.first) & (some < part.end)))
+        entries = np.concatenate(found)
         entries = entries[np.argsort(ids[entries], kind="stable")]
         for first in range(0, len(entries), _ENTRIES_AT_ONCE):
             yield entries[first : first + _ENTRIES_AT_ONCE]
