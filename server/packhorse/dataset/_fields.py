@@ -20,8 +20,8 @@ def as_object(value: Any) -> Any:
     A `LATER` field that has its default is left out, so that files of earlier releases stay valid byte for byte.
     """
     if is_dataclass(value):
-        held = ((each, getattr(value, each.name)) for each in fields(value))
-        return {each.name: as_object(own) for each, own in held if each.metadata != LATER or own != each.default}
+        items = ((each, getattr(value, each.name)) for each in fields(value))
+        return {each.name: as_object(item) for each, item in items if each.metadata != LATER or item != each.default}
     if isinstance(value, Mapping):
         return {name: as_object(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -74,7 +74,7 @@ def seal(folder: Path, counts: Mapping[int, int], plan: PackingPlan, options: Pl
 
 
 def _tokens_of_classes(folder: Path, counts: Mapping[int, int]) -> int:
-    """Returns the tokens of all groups, each at the size of its class; classes are numbered from 1, tokens first."""
+    """Returns the tokens of all groups, each at the size of its class: class n is row n - 1, and column 0 is tokens."""
     tokens = np.load(folder / CLASSES, allow_pickle=False)[:, 0]
     return sum(int(tokens[number - 1]) * count for number, count in counts.items())
 

@@ -75,13 +75,16 @@ def _corpus(stdlib: Path) -> Iterator[str]:
 
 def _source_files(stdlib: Path) -> list[Path]:
     """Returns every .py file below a folder, tests last, without installed packages."""
-    keyed: list[tuple[bool, tuple[str, ...], Path]] = []
+    found: list[Path] = []
     for folder, subfolders, names in os.walk(stdlib):
         subfolders[:] = [name for name in subfolders if name not in _EXCLUDED_FOLDERS]
-        parts = Path(folder).relative_to(stdlib).parts
-        of_tests = not _TEST_FOLDERS.isdisjoint(parts)
-        keyed.extend((of_tests, (*parts, name), Path(folder, name)) for name in names if name.endswith(".py"))
-    return [path for _, _, path in sorted(keyed)]
+        found += [Path(folder, name) for name in names if name.endswith(".py")]
+
+    def order(path: Path) -> tuple[bool, tuple[str, ...]]:
+        *folders, name = path.relative_to(stdlib).parts
+        return not _TEST_FOLDERS.isdisjoint(folders), (*folders, name)
+
+    return sorted(found, key=order)
 
 
 def _documents_in(body: Iterable[ast.AST]) -> Iterator[_Function | ast.ClassDef]:

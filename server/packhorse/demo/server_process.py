@@ -13,6 +13,10 @@ from typing import IO, Self
 
 _START_SECONDS = 600.0
 """The longest time that the server may take to start."""
+_END_SECONDS = 40.0
+"""The longest time that it may take to end, before it is killed."""
+_LOG_CHARACTERS = 2000
+"""Characters from the end of its log that an error shows."""
 
 
 class DemoServer:
@@ -28,6 +32,7 @@ class DemoServer:
         self._log = log
         self._process: subprocess.Popen[str] | None = None
         self.target = "127.0.0.1:0"
+        """The server's address; before the first start its port is 0, for any free one."""
 
     def start(self) -> float:
         """Starts the server, on the port that it had before, and returns the seconds until it listens.
@@ -72,16 +77,19 @@ class DemoServer:
         finally:
             watchdog.cancel()
         self._end(kill=True)
-        raise RuntimeError(f"the server did not start; its log ends with: {self._log.read_text()[-2000:]}")
+        raise RuntimeError(f"the server did not start; its log ends with: {self._log.read_text()[-_LOG_CHARACTERS:]}")
 
     def _end(self, *, kill: bool) -> None:
         """Ends the process, if there is one: at once, or after it has had time to finish."""
         process, self._process = self._process, None
         if process is None:
             return
-        process.kill() if kill else process.terminate()
+        if kill:
+            process.kill()
+        else:
+            process.terminate()
         try:
-            process.wait(timeout=40)
+            process.wait(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,12 @@ from torch.utils.data import DataLoader
 from packhorse.client import Batch, PackedDataset, Server
 from packhorse.client.masks import build_packing_attention_bias
 
+SEED = 17
+"""The seed of every epoch."""
 _WIDTH, _HEADS, _BLOCKS = 64, 4, 2
 """The model's hidden size, attention heads, and transformer blocks."""
+_NO_LABEL = -100
+"""The label of tokens that no loss is taken on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,7 @@ class TrainerOptions:
     """Address of the server."""
     dataset: str
     """Name of the dataset."""
-    tokens: str
+    tokens_path: str
     """Path of the token files' index."""
     world_size: int
     """Data-parallel ranks."""
@@ -42,7 +46,7 @@ class TrainerOptions:
     batch_size: int
     """Bins of a batch, for each rank."""
     epochs: int
-    train_steps: int
+    num_train_steps: int
     """Training steps at the beginning of each epoch; batches after them are only counted."""
     vocab_size: int
     max_seq_len: int
@@ -98,6 +102,21 @@ def token_checksum(tokens: NDArray[np.int64], indices: NDArray[np.int64], length
     return int((value ^ (value >> np.uint64(31))).sum(dtype=np.uint64))
 
 
+class Report(NamedTuple):
+    """What a rank tells the demo."""
+
+    rank: int
+    event: "Step | EpochCount | str"
+    """A step that was taken, the counts of an epoch that ended, or the text of the error that ended the rank."""
+
+
+class Step(NamedTuple):
+    """A step of a rank, both numbers from 0."""
+
+    epoch: int
+    number: int
+
+
 class DemoModel(nn.Module):
     """A small language model: two blocks of causal attention within each packed sequence."""
 
@@ -118,16 +137,13 @@ class DemoModel(nn.Module):
         mask = bias.expand(-1, _HEADS, -1, -1).flatten(0, 1)  # [bins · heads, max_seq_len, max_seq_len]
         hidden = self.blocks(self.tokens(batch["input_ids"]) + self.positions(batch["position_ids"]), mask=mask)
         labels = batch["labels"][:, 1:]
-        has_label = labels != -100
+        has_label = labels != _NO_LABEL
         logits = hidden[:, :-1][has_label] @ self.tokens.weight.T  # [predicted tokens, vocabulary]
         return nn.functional.cross_entropy(logits, labels[has_label])
 
 
-def run_rank(rank: int, options: TrainerOptions, events: Any) -> None:
-    """Trains through every epoch, and puts (rank, kind, fact) tuples on `events`.
-
-    Kinds and facts are "step" with (epoch, step), "epoch" with its EpochCount, and "failed" with the error's text.
-    """
+def run_rank(rank: int, options: TrainerOptions, reports: Any) -> None:
+    """Trains through every epoch, and puts a `Report` of each step and epoch, and of an error, into a queue."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in a terminal is the parent's, which ends this process
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends workers and their semaphores too
     logging.basicConfig(level=logging.INFO, format=f"    rank {rank} %(name)s: %(message)s")
@@ -138,18 +154,18 @@ def run_rank(rank: int, options: TrainerOptions, events: Any) -> None:
         rendezvous = f"file://{options.rendezvous}"
         distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=options.world_size)
         try:
-            _train(rank, options, events)
+            _train(rank, options, reports)
         finally:
             distributed.destroy_process_group()
     except Exception as error:
-        events.put((rank, "failed", repr(error)))
+        reports.put(Report(rank, repr(error)))
         raise
 
 
-def _train(rank: int, options: TrainerOptions, events: Any) -> None:
+def _train(rank: int, options: TrainerOptions, reports: Any) -> None:
     """Trains on the first steps of each epoch, counts all batches, and reports steps and epochs."""
     server = Server(options.target, timeout_seconds=options.timeout_seconds)
-    dataset = PackedDataset(server, options.dataset, options.tokens, batch_size=options.batch_size, seed=17)
+    dataset = PackedDataset(server, options.dataset, options.tokens_path, batch_size=options.batch_size, seed=SEED)
     loader: DataLoader[Batch] = DataLoader(dataset, batch_size=None, num_workers=options.num_workers)
     model = DistributedDataParallel(DemoModel(options.vocab_size, options.max_seq_len))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -160,13 +176,13 @@ def _train(rank: int, options: TrainerOptions, events: Any) -> None:
         for step, batch in enumerate(loader):
             if step == 0:
                 count.first_batch_seconds = time.perf_counter() - started
-            if step < options.train_steps:
+            if step < options.num_train_steps:
                 loss = model(batch)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 count.losses.append(loss.item())
             count.add(batch)
-            events.put((rank, "step", (epoch, step)))
+            reports.put(Report(rank, Step(epoch, step)))
         count.seconds = time.perf_counter() - started
-        events.put((rank, "epoch", count))
+        reports.put(Report(rank, count))

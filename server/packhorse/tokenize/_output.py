@@ -14,26 +14,33 @@ from packhorse.parameters import parameter
 from packhorse.storage import refuse_url
 
 
-def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Returns the paths `X.bin` and `X.idx` of a prefix X; a ValueError if it is a folder, or ends in a slash."""
+def checked_idx_path(output: str | os.PathLike[str]) -> Path:
+    """Returns the path `X.idx` of a prefix X; a ValueError if the prefix is a folder, or ends in a slash."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(
             parameter("output") + f" must be the path of the files to write, without a suffix, got {output!r:.60}"
         )
     refuse_url(output, "output")
-    paths = megatron_paths(output)
+    _, idx_path = megatron_paths(output)
     is_folder = os.path.isdir(output)
-    if is_folder or paths[1].name == ".idx":
-        folder = Path(output) if is_folder else paths[1].parent
+    if is_folder or idx_path.name == ".idx":
+        folder = Path(output) if is_folder else idx_path.parent
         raise ValueError(
             parameter("output") + f" {output} is a folder; name the files in it too, e.g. {folder / 'corpus'}"
         )
-    return paths
+    return idx_path
 
 
 def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
     """Returns the path of the tokenizer beside token files `X.bin`, `X.idx`."""
-    return megatron_paths(output)[1].with_suffix(".tokenizer.json")
+    _, idx_path = megatron_paths(output)
+    return idx_path.with_suffix(".tokenizer.json")
+
+
+def rows_path(output: str | os.PathLike[str]) -> Path:
+    """Returns the path of `X.rows.json` beside token files `X.bin`, `X.idx`."""
+    _, idx_path = megatron_paths(output)
+    return idx_path.with_suffix(".rows.json")
 
 
 def is_saved(local: Path, saved: Path) -> bool:
@@ -48,7 +55,8 @@ def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, ke
     `X.rows.json`. The caller does this after the new files have appeared. Until then, an old mask beside new tokens is
     refused, because their lengths differ; but old tokens that lost their mask would be trained on as a whole.
     """
-    rows = megatron_paths(output)[1].with_suffix(".rows.json")
-    stale = [] if keeps_mask else [unused_path(output), rows, *masked_paths(output)[:2]]
-    for path in [*reversed(stale), *([] if keeps_keys else [keys_path(output)])]:
+    mask_bin, mask_idx, *_ = masked_paths(output)
+    of_mask = [] if keeps_mask else [mask_idx, mask_bin, rows_path(output), unused_path(output)]
+    of_keys = [] if keeps_keys else [keys_path(output)]
+    for path in of_mask + of_keys:
         path.unlink(missing_ok=True)

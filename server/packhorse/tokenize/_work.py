@@ -1,8 +1,8 @@
 """Tokenizing part by part, in several processes, so that finished parts survive an interruption.
 
 Owns the work folder `X.tokenizing` beside the output X: it holds a record of the job, and the token files of finished
-parts, under numbered prefixes. Leaves writing a part to the recipes of `text` and `fine_tuning`, cutting the input into
-parts to `input/parts`, and joining the parts to the same two modules.
+parts, under numbered prefixes. Leaves writing a part to the recipes in `text` and `_row_recipe`, cutting the input into
+parts to `input/parts`, and joining the parts to `text` and `fine_tuning`.
 """
 
 import errno
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import absolute, as_path
@@ -21,7 +21,7 @@ from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, Progress, available_cores, open_engine
 from packhorse.parameters import parameter
 from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock
-from packhorse.tokenize._output import prefix_paths
+from packhorse.tokenize._output import checked_idx_path
 from packhorse.tokenize.input.parts import Part, SizedRange
 from packhorse.tokenize.input.ranges import FileRange
 from packhorse.tokenize.tally import Tally
@@ -72,18 +72,23 @@ def paths_of(inputs: Sequence[str | os.PathLike[str]], execution: Execution) -> 
     return [name if execution.engine != "ray" or is_url(name) else os.path.abspath(name) for name in names]
 
 
-def _processes(execution: Execution, size_bytes: int, num_parts: int) -> tuple[int, int | None]:
-    """Returns (number of local processes, threads of each).
+class _Processes(NamedTuple):
+    """Local processes for tokenizing."""
 
-    Threads are None if everything runs in this process, whose threads are not changed. With Ray both numbers are 1,
-    because each of its tasks has a processor.
-    """
-    if execution.engine == "ray":
-        return 1, 1
-    cores = available_cores()
-    workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
-    workers = max(1, min(workers, num_parts))
-    return workers, None if workers == 1 else max(1, cores // workers)
+    workers: int
+    """Number of the processes."""
+    threads: int | None
+    """Threads of each; None if everything runs in this process, whose threads are not changed."""
+
+    @classmethod
+    def of(cls, execution: Execution, size_bytes: int, num_parts: int) -> Self:
+        """Returns the processes for an input of a size; with Ray each task has one processor."""
+        if execution.engine == "ray":
+            return cls(1, 1)
+        cores = available_cores()
+        workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
+        workers = max(1, min(workers, num_parts))
+        return cls(workers, None if workers == 1 else max(1, cores // workers))
 
 
 class Work:
@@ -113,7 +118,7 @@ class Work:
         tallies = [finished.of(number) for number in range(len(parts))]
         todo = [number for number, tally in enumerate(tallies) if tally is None]
         size_bytes = sum(parts[number].size_bytes for number in todo)
-        workers, threads = _processes(execution, size_bytes, len(todo))
+        workers, threads = _Processes.of(execution, size_bytes, len(todo))
         tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), threads) for number in todo]
         read_bytes = tokens = 0
         with (
@@ -135,15 +140,14 @@ class Work:
 
 
 def _folder_of(output: str | os.PathLike[str]) -> Path:
-    return prefix_paths(output)[1].with_suffix(".tokenizing")
+    return checked_idx_path(output).with_suffix(".tokenizing")
 
 
 def may_replace(output: str | os.PathLike[str], *, resume: bool, overwrite: bool) -> bool:
-    """Whether existing files of an output may be replaced.
+    """Returns whether existing files of an output may be replaced: with `overwrite`, or to finish a killed call.
 
-    That is so with `overwrite`. It is also so with `resume` if the work folder is there: the folder is removed last, so
-    the files are left by an earlier call of the same job that was killed while it finished. (`open_work` refuses the
-    folder of another job.)
+    The work folder is removed last. If it is there with `resume`, the files are those of a call that was killed while
+    it finished; if that call was of another job, `open_work` refuses its folder.
     """
     return overwrite or (resume and (_folder_of(output) / _JOB).exists())
 

@@ -1,7 +1,7 @@
 """The three forms of fine-tuning rows: conversations, pairs of prompt and response, and preferences.
 
 Owns the columns and options of each form, and recognizing a form by the standard names of its columns. How a row
-becomes sequences is in `_row_encoder`.
+becomes sequences is in `encoding/row_encoder`.
 """
 
 import os
@@ -150,5 +150,8 @@ def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         ValueError: the names fit several forms.
     """
     found = find_inputs(listed(inputs))
-    rows = [file for file in found.files if file[1] not in ("text", "folder")]
-    return standard_columns(first_names(whole_files(rows[:1])[0].range)) if rows else None
+    for file in found.files:
+        if file.kind not in ("text", "folder"):
+            (first,) = whole_files([file])
+            return standard_columns(first_names(first.range))
+    return None

@@ -112,23 +112,19 @@ def iterate_documents(
 def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> Found:
     """Returns the files that inputs name, in order; refuses an option that fits no file."""
     found = find_inputs(inputs, glob=options.glob, as_text=options.split is not None)
-    users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
-        ("documents", options.split, ("text", "folder")),
-        ("text_column", options.text_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
-        ("id_column", options.id_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
-    )
-    first, kind = found.files[0]
-    for name, value, kinds in users:
-        if value is not None and not any(kind in kinds for _, kind in found.files):
-            raise ValueError(
-                parameter(name, value)
-                + f" is for {'text' if 'text' in kinds else 'rows'}, but {without_secrets(first)} is "
-                + f"{'text' if kind == 'folder' else kind}: leave it out"
-            )
+    of_texts = [file.kind in ("text", "folder") for file in found.files]
+    first = found.files[0]
+    shown = without_secrets(first.path)
+    for name, value, use, is_used in (
+        ("documents", options.split, "text", any(of_texts)),
+        ("text_column", options.text_column, "rows", not all(of_texts)),
+        ("id_column", options.id_column, "rows", not all(of_texts)),
+    ):
+        if value is not None and not is_used:
+            kind = "text" if first.kind == "folder" else first.kind
+            raise ValueError(parameter(name, value) + f" is for {use}, but {shown} is {kind}: leave it out")
     if options.glob is not None and not any(is_folder(os.fspath(path)) for path in inputs):
-        raise ValueError(
-            parameter("glob", options.glob) + f" is for folders, but {without_secrets(first)} is a file: leave it out"
-        )
+        raise ValueError(parameter("glob", options.glob) + f" is for folders, but {shown} is a file: leave it out")
     return found
 
 
@@ -162,14 +158,14 @@ def documents_of(
         )
     match source.kind:
         case "folder":
-            for whole in check.decode(whole_of(source), source.where):
+            for whole in check.decode(whole_of(source), source.where):  # once, or not at all if it is no text
                 yield from [whole] if split == "file" else _file_documents(source, split, check)
         case "JSON lines" | "JSON":
             for origin, row in json_rows(source, options.columns, check):
-                yield from _named([row[name] for name in options.columns], options, origin, check)
+                yield from _document_of_row([row[name] for name in options.columns], options, origin, check)
         case "Parquet" | "Arrow":
             for origin, cells in table_rows(source, options.columns, check, are_texts=not options.id_column):
-                yield from _named(cells, options, origin, check)
+                yield from _document_of_row(cells, options, origin, check)
         case "text":
             yield from _file_documents(source, split, check)
 
@@ -201,9 +197,11 @@ def _paragraphs(source: FileRange) -> Iterator[tuple[Line, bytes]]:
         yield first, b"".join(lines)
 
 
-def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str, check: TextCheck) -> Iterator[str]:
+def _document_of_row(
+    cells: Sequence[object], options: DocumentOptions, origin: Line | str, check: TextCheck
+) -> Iterator[str]:
     """Yields a row's document, if it has one, with its key if a column of keys is given."""
-    text, *ids = cells
+    text, *rest = cells  # as `options.columns` says: the text, and the key if documents have keys
     if text is not None and not isinstance(text, str):
         check.bad(origin, f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
         return
@@ -212,7 +210,8 @@ def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str
             yield document
             continue
         try:
-            keyed = _keyed(document, ids[0], options.id_column, origin)
+            (key,) = rest
+            keyed = _keyed(document, key, options.id_column, origin)
         except ValueError as error:
             check.bad(origin, message_of(error))
             continue
@@ -221,13 +220,13 @@ def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str
 
 def _keyed(text: str, value: object, column: str, origin: object) -> KeyedText:
     """Returns a document with its key; a ValueError if the cell holds none."""
-    kept = KeyedText(text)
     if value is None or isinstance(value, bool) or not isinstance(value, str | int):
         what = "null" if value is None else f"a {type(value).__name__}"
         raise ValueError(f"{origin}: {column!r} is {what}; a key is text, or a whole number: repair the row")
-    kept.key = str(value)
+    document = KeyedText(text)
+    document.key = str(value)
     try:
-        check_key(kept.key)
+        check_key(document.key)
     except ValueError as error:
         raise ValueError(f"{origin}: {column!r}: {error}") from None
-    return kept
+    return document

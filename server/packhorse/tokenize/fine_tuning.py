@@ -1,67 +1,43 @@
 """From chats, prompt/response pairs and preferences to token files with a loss mask.
 
-Owns the order of the work, which rows are left out, and the summary. Leaves reading rows to `input/rows`, turning a row
-into sequences to `_row_encoder`, the options of each form to `columns`, and writing files to `packhorse.sft`. Plain
-text is in `text`.
+Owns the order of the work, and the summary. Leaves tokenizing the rows of a part, and which rows are left out, to
+`_row_recipe`, the options of each form to `columns`, and writing files to `packhorse.sft`. Plain text is in `text`.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Self, get_args
 
-from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, show_progress
-from packhorse.parameters import message_of, parameter
+from packhorse.parameters import parameter
 from packhorse.sft import (
-    ChatTokenizer,
-    EncodedSequence,
     MaskedTokenWriter,
-    NoTargetsError,
-    load_chat_tokenizer,
 )
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._output import is_saved, prefix_paths, remove_stale, saved_tokenizer_path
-from packhorse.tokenize._row_encoder import RowEncoder
-from packhorse.tokenize._row_forms import row_encoder
+from packhorse.tokenize._output import checked_idx_path, is_saved, remove_stale, saved_tokenizer_path
+from packhorse.tokenize._row_recipe import NoTargets, RowRecipe
 from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
 from packhorse.tokenize.columns import AnyColumns, PreferenceColumns
+from packhorse.tokenize.encoding.row_encoder import RowEncoder
 from packhorse.tokenize.encoding.tokenizers import (
-    checksum_of,
     content_to_save,
     find_eos,
     id_limit,
     load_tokenizer,
     save_tokenizer,
     settings_path,
-    tokenizer_files,
 )
 from packhorse.tokenize.input.files import Found, listed
 from packhorse.tokenize.input.parts import cut_into_parts, whole_files
-from packhorse.tokenize.input.ranges import FileRange
-from packhorse.tokenize.input.rows import Row, row_files, rows_of
-from packhorse.tokenize.input.skipped import MOST_NAMED, OnBadRow, Skipped, Undecodable
-from packhorse.tokenize.input.text_check import TextCheck
-from packhorse.tokenize.ledger import join_ledgers, open_ledger, write_unused
+from packhorse.tokenize.input.rows import row_files
+from packhorse.tokenize.input.skipped import OnBadRow, Undecodable
+from packhorse.tokenize.ledger import join_ledgers, write_unused
 from packhorse.tokenize.origins import write_rows
 from packhorse.tokenize.tally import Tally
-
-NoTargets = Literal["error", "drop"]
-"""What happens to a sequence that has no token to train on."""
-
-_Result = TypeVar("_Result")
-
-_BATCH_ROWS = 256
-"""Rows that are encoded at once."""
-_BEYOND = "tokens beyond the cutoff"
-"""The name under which tokens that the cutoff cut off are counted, among unused fields."""
-_PAIR = 2
-"""Sequences of a row of preferences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,17 +173,17 @@ def tokenize_fine_tuning(
     check_execution(execution)
     sources = paths_of(listed(inputs), execution)
     overwrite = may_replace(output, resume=execution.resume, overwrite=overwrite)
-    target = _Target.checked(output, Path(tokenizer), overwrite=overwrite)
-    recipe = _Recipe(
+    used = _UsedTokenizer.checked(output, Path(tokenizer), overwrite=overwrite)
+    recipe = RowRecipe(
         columns=columns,
         tokenizer=Path(tokenizer).absolute(),
-        vocab_size=id_limit(target.model),
+        vocab_size=id_limit(used.model),
         cutoff_len=cutoff_len,
         no_targets=no_targets,
         undecodable=undecodable,
         on_bad_row=on_bad_row,
     )
-    reader = recipe.reader()  # wrong columns or a wrong template fail before any work
+    encoder = recipe.encoder()  # wrong columns or a wrong template fail before any work
     found = row_files(sources)
     job = Job(files=whole_files(found.files), options=recipe.describe())
     parts = cut_into_parts(job.files, lambda kind: "line" if kind == "JSON lines" else None)
@@ -219,17 +195,17 @@ def tokenize_fine_tuning(
         with MaskedTokenWriter(output, vocab_size=recipe.vocab_size, overwrite=overwrite) as writer:
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(work.prefix(number))
-            _refuse_nothing(job, reader, tally)
+            _refuse_empty_output(job, encoder, tally)
             write_unused(output, sequences=tally.sequences, open_turns=tally.open_turns, unused=tally.unused)
             write_rows(output, sources, columns, recipe.tokenizer, cutoff_len)
-            target.save_tokenizer(columns)
+            used.save_tokenizer(columns)
         ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))
         remove_stale(output, keeps_mask=True)
-    return _summary(target, recipe, writer, tally, found, ledger)
+    return _summary(used, recipe, writer, tally, found, ledger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
+class _UsedTokenizer:
     """The tokenizer to use, and where it is saved beside the output."""
 
     local: Path
@@ -244,7 +220,7 @@ class _Target:
     @classmethod
     def checked(cls, output: str | os.PathLike[str], tokenizer: Path, *, overwrite: bool) -> Self:
         """Loads the tokenizer, and refuses an output that cannot be written, before any work."""
-        prefix_paths(output)
+        checked_idx_path(output)
         local, saved = tokenizer_json_path(tokenizer), saved_tokenizer_path(output)
         in_place = is_saved(local, saved)
         kept = [] if in_place else [saved, settings_path(saved)]
@@ -261,9 +237,9 @@ class _Target:
         save_tokenizer(self.saved, content_to_save(self.local), eos=eos, split_special_tokens=split)
 
 
-def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
+def _refuse_empty_output(job: Job, encoder: RowEncoder, tally: Tally) -> None:
     """Refuses an input without any sequence, or in which no row has an optional column that the user named."""
-    never_seen = set(reader.named) - set(tally.seen)
+    never_seen = set(encoder.named) - set(tally.seen)
     if never_seen:
         where = job.files[0].range.where
         raise ValueError(f"no line of {where} has the key {min(never_seen)!r}; correct its name, or leave it out")
@@ -276,7 +252,7 @@ def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
 
 
 def _summary(
-    target: _Target, recipe: "_Recipe", writer: MaskedTokenWriter, tally: Tally, found: Found, ledger: Path | None
+    used: _UsedTokenizer, recipe: RowRecipe, writer: MaskedTokenWriter, tally: Tally, found: Found, ledger: Path | None
 ) -> FineTuningSummary:
     """Returns the summary of the files written."""
     return FineTuningSummary(
@@ -306,160 +282,6 @@ def _summary(
         left_out=tuple(found.left_out),
         idx_path=writer.idx_path,
         loss_mask_idx_path=writer.loss_mask_idx_path,
-        tokenizer_path=target.saved,
+        tokenizer_path=used.saved,
         skipped_path=ledger,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Recipe:
-    """Tokenizes rows with the options of a job; a `_work.Recipe`."""
-
-    columns: AnyColumns
-    tokenizer: Path
-    vocab_size: int
-    cutoff_len: int | None
-    no_targets: NoTargets
-    undecodable: Undecodable
-    on_bad_row: OnBadRow
-
-    def reader(self) -> RowEncoder:
-        """Returns the encoder of rows; the tokenizer is loaded once in each process."""
-        tokenizer = _loaded(self.tokenizer, *map(FileStamp.of, tokenizer_files(self.tokenizer)))
-        return row_encoder(self.columns, tokenizer, tokenizer_json_path(self.tokenizer), self.cutoff_len)
-
-    def describe(self) -> dict[str, Any]:
-        """Returns everything that shapes the output, as JSON values."""
-        columns = asdict(self.columns)
-        template = columns.pop("chat_template", None)
-        files = [*tokenizer_files(self.tokenizer), *([template] if template else [])]
-        return {
-            **columns,
-            "tokenizer": checksum_of(files),
-            "cutoff_len": self.cutoff_len,
-            "no_targets": self.no_targets,
-            "undecodable": self.undecodable,
-            "on_bad_row": self.on_bad_row,
-        }
-
-    def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
-        """Encodes the rows of some ranges into the token files of a prefix; see `_work.Recipe`."""
-        reader = self.reader()
-        tally, seen = Tally(), set[str]()
-        with (
-            MaskedTokenWriter(prefix, vocab_size=self.vocab_size, overwrite=True) as writer,
-            open_ledger(prefix) as ledger,
-        ):
-            skipped = Skipped(ledger=ledger)
-            check = TextCheck(self.undecodable, skipped, self.on_bad_row)
-            rows = chain.from_iterable(
-                rows_of(source, reader.required, reader.optional, check, seen) for source in ranges
-            )
-            for origin, sequences in self._encoded(reader, rows, check, tally):
-                if not self._is_left_out(origin, sequences, skipped, tally):
-                    for encoded in sequences:
-                        _write_sequence(origin, encoded, writer, tally)
-            if self.on_bad_row == "error":
-                skipped.refuse_bad()
-            tally.sequences, tally.tokens = len(writer), writer.num_tokens
-        tally.skip(skipped)
-        tally.seen = sorted(seen)
-        return tally
-
-    def _is_left_out(
-        self, origin: object, sequences: Sequence[EncodedSequence], skipped: Skipped, tally: Tally
-    ) -> bool:
-        """Returns whether a row is left out, as too long or without targets; then it is also counted and named."""
-        drops_long = "drop" in (self.columns.cutoff, self.no_targets)
-        if drops_long and any(encoded.is_too_long for encoded in sequences):
-            tally.too_long += len(sequences)
-            skipped.leave_out("too_long", origin)
-            tally.too_long_named = [*tally.too_long_named, str(origin)][:MOST_NAMED]
-            return True
-        if self.no_targets == "drop" and not (sequences and all(each.num_trained_tokens for each in sequences)):
-            tally.drop(origin, len(sequences) or _PAIR)
-            skipped.leave_out("no_targets", origin)
-            return True
-        return False
-
-    def _read(self, reader: RowEncoder, row: Row) -> list[Any]:
-        """Returns a row's items; none if it has nothing to train on and such rows are dropped."""
-        try:
-            return _naming(row.origin, reader.read, *row.values)
-        except NoTargetsError:
-            if self.no_targets == "error":
-                raise
-            return []
-
-    def _encoded(
-        self, reader: RowEncoder, rows: Iterable[Row], check: TextCheck, tally: Tally
-    ) -> Iterator[tuple[object, list[EncodedSequence]]]:
-        """Yields (file and line, sequences) for each row that is not empty or bad; encodes batch by batch."""
-        batch: list[tuple[object, list[Any]]] = []
-        for row in rows:
-            if any(value is None or value == [] for value in row.values[: len(reader.required)]):
-                check.skipped.leave_out_empty(row.origin)
-                continue
-            try:
-                items = self._read(reader, row)
-                unused = _naming(row.origin, reader.unused, items, row.others)
-                special = _naming(row.origin, reader.special_texts, items)
-            except NoTargetsError:
-                raise
-            except ValueError as error:
-                check.bad(row.origin, message_of(error))
-                continue
-            for text in special:
-                tally.special[text] = tally.special.get(text, 0) + 1
-            for name, count in unused.items():
-                if name in tally.unused:  # then the first row is known, and no line number need be looked up
-                    tally.note_unused(name, 1, count, "")
-                else:
-                    tally.note_unused(name, 1, count, str(row.origin))
-            batch.append((row.origin, items))
-            if len(batch) >= _BATCH_ROWS:
-                yield from _encoded_batch(reader, batch, tally)
-                batch = []
-        yield from _encoded_batch(reader, batch, tally)
-
-
-def _write_sequence(origin: object, encoded: EncodedSequence, writer: MaskedTokenWriter, tally: Tally) -> None:
-    """Writes and counts a sequence of a row; refuses one without a token to train on."""
-    _naming(origin, encoded.check_targets)
-    if encoded.num_open_turns:
-        tally.open_turns += encoded.num_open_turns
-        ending = f" ({encoded.open_turn!r})" if encoded.open_turn else ""
-        tally.open_named = [*tally.open_named, f"{origin}{ending}"][:MOST_NAMED]
-    writer.append(encoded.input_ids, encoded.loss_mask)
-    tally.longest = max(tally.longest, len(encoded))
-    tally.cut_sequences += encoded.num_cut_tokens > 0
-    tally.cut_tokens += encoded.num_cut_tokens
-    if encoded.num_cut_tokens:
-        tally.note_unused(_BEYOND, 1, encoded.num_cut_tokens, str(origin))
-
-
-@lru_cache(maxsize=1)
-def _loaded(path: Path, *stamps: FileStamp) -> ChatTokenizer:
-    """Loads a tokenizer for chats; `stamps` of its files make the cache miss after a change."""
-    return load_chat_tokenizer(path)
-
-
-def _encoded_batch(
-    reader: RowEncoder, batch: Sequence[tuple[object, list[Any]]], tally: Tally
-) -> Iterator[tuple[object, list[EncodedSequence]]]:
-    """Encodes a batch of (file and line, items); yields (file and line, sequences) for each row."""
-    items = [item for _, items in batch for item in items]
-    sequences = reader.encode(items)
-    tally.unknown += reader.num_unknown(items, sequences)
-    encoded = iter(sequences)
-    return ((origin, [next(encoded) for _ in items]) for origin, items in batch)
-
-
-def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:
-    """Calls a function; names the row, which is `origin`, in its errors."""
-    try:
-        return function(*args)
-    except NoTargetsError as error:
-        raise NoTargetsError(f"{origin}: " + message_of(error) + " (" + parameter("no_targets", "drop") + ")") from None
-    except ValueError as error:
-        raise ValueError(f"{origin}: " + message_of(error)) from error

@@ -22,7 +22,7 @@ from packhorse.formats.mapping import MappedTokens
 from packhorse.formats.megatron_writer import masked_paths, write_index
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import AtomicFiles, refuse_existing
-from packhorse.tokenize._output import prefix_paths, remove_stale, saved_tokenizer_path
+from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path
 from packhorse.tokenize.encoding.keys_file import KeysFile
 from packhorse.tokenize.encoding.tokenizers import checksum_of, settings_path, tokenizer_files
 from packhorse.tokenize.input.files import expand_inputs, listed
@@ -74,11 +74,9 @@ def is_token_file(path: str | os.PathLike[str]) -> bool:
         path: a path, pattern or URL. A `.bin` in an object store is not looked up, and so is no token file.
     """
     name = os.fspath(path)
-    if is_url(name):
-        return name.endswith((".idx", _BOUNDARIES))
-    return name.endswith((".idx", _BOUNDARIES)) or (
-        name.endswith(".bin") and (os.path.isfile(name[:-4] + ".idx") or os.path.isfile(name + _BOUNDARIES))
-    )
+    if name.endswith((".idx", _BOUNDARIES)):
+        return True
+    return name.endswith(".bin") and not is_url(name) and any(map(os.path.isfile, _indices_of(name)))
 
 
 def join_token_files(
@@ -109,54 +107,55 @@ def join_token_files(
             tokenizers, masks or keys differ.
     """
     paths = _token_paths(listed(inputs))
-    target = prefix_paths(output)[1]
+    target = checked_idx_path(output)
     opened = [FlatTokens(path) if path.endswith(_BOUNDARIES) else MegatronTokens(path) for path in paths]
     if any(os.path.realpath(tokens.path) == os.path.realpath(megatron_paths(output)[0]) for tokens in opened):
         raise ValueError(f"output {output} is one of the inputs; name another")
     masks = _masks_of(opened)
     tokenizer = _tokenizer_of(opened)
     dtype = _common_dtype(opened)
-    lengths = [_document_lengths(tokens) for tokens in opened]
-    whole = np.concatenate([np.empty(0, np.int64), *lengths])
-    kept = whole[whole > 0]
-    keyed = _have_keys(opened, len(kept))
-    num_tokens = int(whole.sum())
-    if not len(kept):
+    lengths = np.concatenate([np.empty(0, np.int64), *map(_document_lengths, opened)])
+    kept_lengths = lengths[lengths > 0]
+    has_keys = _have_keys(opened, len(kept_lengths))
+    num_tokens = int(lengths.sum())
+    if not len(kept_lengths):
         raise ValueError(f"there is no sequence in {paths[0]}")
-    if int(kept.max()) > _MOST_TOKENS:
-        raise ValueError(f"a document of the input has {kept.max():,} tokens, more than an index holds")
+    longest = int(kept_lengths.max())
+    if longest > _MOST_TOKENS:
+        raise ValueError(f"a document of the input has {longest:,} tokens, more than an index holds")
     saved = saved_tokenizer_path(output)
     beside = [] if tokenizer is None else [settings_path(saved), saved]
-    refuse_existing([*(masked_paths(output) if masks else megatron_paths(output)), *beside], overwrite=overwrite)
     outputs = masked_paths(output) if masks else list(megatron_paths(output))
+    refuse_existing([*outputs, *beside], overwrite=overwrite)
     with (
         AtomicFiles(outputs, overwrite=overwrite) as files,
-        KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if keyed else nullcontext() as keys,
+        KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if has_keys else nullcontext() as keys,
     ):
-        *mask_files, token_bin, token_index = files.files
+        *mask_files, token_bin, token_idx = files.files
         for tokens in opened:
             _copy(tokens, dtype, token_bin)
             if keys is not None:
                 keys.extend(tokens.path)
-        write_index(token_index, kept, dtype)
+        write_index(token_idx, kept_lengths, dtype)
         if masks:
+            mask_bin, mask_idx = mask_files
             for mask in masks:
-                _copy(mask, mask.dtype, mask_files[0])
-            write_index(mask_files[1], kept, masks[0].dtype)
+                _copy(mask, mask.dtype, mask_bin)
+            write_index(mask_idx, kept_lengths, masks[0].dtype)
     if tokenizer is not None:
         _copy_tokenizer(tokenizer, saved)
-    remove_stale(output, keeps_mask=bool(masks), keeps_keys=keyed)
+    remove_stale(output, keeps_mask=bool(masks), keeps_keys=has_keys)
     return JoinSummary(
         files=len(opened),
         entries=sum(map(len, opened)),
-        documents=len(kept),
+        documents=len(kept_lengths),
         tokens=num_tokens,
-        longest=int(kept.max()),
+        longest=longest,
         dtype=dtype.name,
-        empty=len(whole) - len(kept),
+        empty=len(lengths) - len(kept_lengths),
         idx_path=target,
-        loss_mask_idx_path=masked_paths(output)[1] if masks else None,
-        keys_path=keys_path(output) if keyed else None,
+        loss_mask_idx_path=_mask_idx_path(output) if masks else None,
+        keys_path=keys_path(output) if has_keys else None,
         tokenizer_path=saved if tokenizer is not None else None,
     )
 
@@ -166,7 +165,7 @@ def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
 
     A pattern such as `*.idx` matches masks too; they are joined beside their tokens.
     """
-    found: dict[str, str] = {}
+    found: dict[str, str] = {}  # real path → index
     for path in expand_inputs(inputs):
         if is_url(path):
             raise ValueError(f"{without_secrets(path)} is in an object store; copy the pair to a disk to join it")
@@ -175,14 +174,20 @@ def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
                 f"{path} is no token file (.idx with its .bin, or .bin with its .boundaries); one run reads text or "
                 "joins token files"
             )
-        index = path
-        if path.endswith(".bin"):
-            index = path[:-4] + ".idx" if os.path.isfile(path[:-4] + ".idx") else path + _BOUNDARIES
+        index = next(filter(os.path.isfile, _indices_of(path))) if path.endswith(".bin") else path
         found.setdefault(os.path.realpath(index), index)
-    is_mask = {path: index.endswith(_MASK_INDEX) for path, index in found.items()}
-    if all(is_mask.values()):
-        return list(found.values())
-    return [index for path, index in found.items() if not is_mask[path]]
+    indices = list(found.values())
+    return [index for index in indices if not index.endswith(_MASK_INDEX)] or indices
+
+
+def _indices_of(bin_path: str) -> tuple[str, str]:
+    """Returns the two indices that a `.bin` may have beside it: Megatron's, or a flat file's boundaries."""
+    return bin_path.removesuffix(".bin") + ".idx", bin_path + _BOUNDARIES
+
+
+def _mask_idx_path(output: str | os.PathLike[str]) -> Path:
+    _, mask_idx, *_ = masked_paths(output)
+    return mask_idx
 
 
 def _document_lengths(tokens: MappedTokens) -> NDArray[np.int64]:
@@ -211,9 +216,8 @@ def _masks_of(opened: Sequence[MappedTokens]) -> list[MegatronTokens]:
 
 def _mask_of(tokens: MappedTokens) -> MegatronTokens | None:
     """Returns the loss mask beside token files; None if there is none."""
-    if not isinstance(tokens, MegatronTokens) or not masked_paths(tokens.path)[1].is_file():
-        return None
-    return MegatronTokens(masked_paths(tokens.path)[1])
+    path = _mask_idx_path(tokens.path)
+    return MegatronTokens(path) if isinstance(tokens, MegatronTokens) and path.is_file() else None
 
 
 def _have_keys(opened: Sequence[MappedTokens], num_documents: int) -> bool:
@@ -251,21 +255,21 @@ def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
 
 def _copy_tokenizer(source: Path, copy: Path) -> None:
     """Copies a tokenizer's settings, and then the tokenizer."""
-    for one, other in ((settings_path(source), settings_path(copy)), (source, copy)):
-        if one.is_file():
-            shutil.copyfile(one, other)
+    if settings_path(source).is_file():
+        shutil.copyfile(settings_path(source), settings_path(copy))
+    shutil.copyfile(source, copy)
 
 
 def _common_dtype(opened: Sequence[MappedTokens]) -> np.dtype[np.integer]:
     """Returns the type of the joined tokens; a ValueError if two files hold different types."""
-    kinds = [np.dtype("<i4") if tokens.dtype == np.dtype("<u4") else tokens.dtype for tokens in opened]
-    for tokens, kind in zip(opened, kinds, strict=True):
-        if kind != kinds[0]:
+    dtypes = [np.dtype("<i4") if tokens.dtype == np.dtype("<u4") else tokens.dtype for tokens in opened]
+    for tokens, dtype in zip(opened, dtypes, strict=True):
+        if dtype != dtypes[0]:
             raise ValueError(
-                f"{opened[0].path} holds {kinds[0]} and {tokens.path} {kind}, as files of different tokenizers do; "
+                f"{opened[0].path} holds {dtypes[0]} and {tokens.path} {dtype}, as files of different tokenizers do; "
                 "join files of one tokenizer"
             )
-    return kinds[0]
+    return dtypes[0]
 
 
 def _copy(tokens: MappedTokens, dtype: np.dtype[np.integer], out: BinaryIO) -> None:

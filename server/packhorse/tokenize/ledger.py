@@ -1,8 +1,8 @@
 """The files beside an output X that list what is not in its tokens.
 
-Owns the form of the ledger `X.skipped.jsonl`, which has a JSON object for each row that was left out, with the reason;
-and of `X.unused.json`, which counts fields that are not in the tokens, of rows that are. Leaves finding such rows and
-fields to `input/skipped`, `_row_encoder` and `packhorse.sft`.
+Owns the form of two files: the ledger `X.skipped.jsonl` has a JSON object for each row that was left out, with the
+reason, and `X.unused.json` counts the fields that the tokens of the other rows lack. Leaves finding such rows and
+fields to `input/skipped`, `encoding/row_encoder` and `packhorse.sft`.
 """
 
 import json

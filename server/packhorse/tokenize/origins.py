@@ -1,26 +1,26 @@
 """From a tokenized sequence back to its row of fine-tuning, and the origin of each part of it.
 
 Owns `X.rows.json` beside the output, which has the inputs and options with which rows became sequences. Leaves reading
-rows to `input/rows`, and encoding to `_row_encoder`.
+rows to `input/rows`, and encoding to `encoding/row_encoder`.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from packhorse.formats import megatron_paths
 from packhorse.formats.left_out import skipped_path
 from packhorse.sft import ExplainedSequence, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import AtomicFiles
-from packhorse.tokenize._row_forms import row_encoder
+from packhorse.tokenize._output import rows_path
 from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
+from packhorse.tokenize.encoding.row_forms import row_encoder
 from packhorse.tokenize.input.parts import whole_files
-from packhorse.tokenize.input.rows import Row, row_files, rows_of
+from packhorse.tokenize.input.rows import row_files, rows_of
 from packhorse.tokenize.input.skipped import Skipped
 from packhorse.tokenize.input.text_check import TextCheck
 
@@ -35,11 +35,6 @@ class TracedSequence:
     """The row: file, and line or number."""
     explained: ExplainedSequence
     """The sequence that the row becomes now, with the rows, tokenizer and template as they are today."""
-
-
-def rows_path(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of `X.rows.json` beside token files `X.bin`, `X.idx`."""
-    return megatron_paths(output)[1].with_suffix(".rows.json")
 
 
 def write_rows(
@@ -85,24 +80,26 @@ def trace_sequence(tokens: str | os.PathLike[str], number: int) -> TracedSequenc
     if not path.is_file():
         return None
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    given = {**content["columns"], "ignore": tuple(content["columns"]["ignore"])}
-    template = given["chat_template"]
-    columns = _FORMS[content["form"]](**{**given, "chat_template": None if template is None else Path(template)})
+    options = content["columns"]
+    options["ignore"] = tuple(options["ignore"])
+    if options["chat_template"] is not None:
+        options["chat_template"] = Path(options["chat_template"])
+    columns = _FORMS[content["form"]](**options)
     tokenizer = Path(content["tokenizer"])
-    reader = row_encoder(columns, load_chat_tokenizer(tokenizer), tokenizer_json_path(tokenizer), content["cutoff_len"])
-    each = 2 if isinstance(columns, PreferenceColumns) else 1
+    encoder = row_encoder(
+        columns, load_chat_tokenizer(tokenizer), tokenizer_json_path(tokenizer), content["cutoff_len"]
+    )
+    sequences_per_row = 2 if isinstance(columns, PreferenceColumns) else 1
+    row_number, in_row = divmod(number, sequences_per_row)
     files = whole_files(row_files(content["inputs"]).files)
     check = TextCheck("skip", Skipped(), "skip")
-    rows = chain.from_iterable(rows_of(file.range, reader.required, reader.optional, check, set()) for file in files)
-    for count, row in enumerate(_kept(rows, _left_out(tokens))):
-        if count == number // each:
-            return TracedSequence(origin=str(row.origin), explained=reader.explain(*row.values)[number % each])
+    rows = chain.from_iterable(rows_of(file.range, encoder.required, encoder.optional, check, set()) for file in files)
+    left_out = _left_out(tokens)
+    kept = (row for row in rows if not left_out or str(row.origin) not in left_out)
+    for count, row in enumerate(kept):
+        if count == row_number:
+            return TracedSequence(origin=str(row.origin), explained=encoder.explain(*row.values)[in_row])
     return None
-
-
-def _kept(rows: Iterator[Row], left_out: frozenset[str]) -> Iterator[Row]:
-    """Yields the rows that are in the tokens."""
-    return (row for row in rows if not left_out or str(row.origin) not in left_out)
 
 
 def _left_out(tokens: str | os.PathLike[str]) -> frozenset[str]:

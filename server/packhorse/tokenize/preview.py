@@ -1,7 +1,7 @@
 """Previews: the first rows as they would be tokenized, with what is trained on and where each part comes from.
 
-Owns previews of rows of fine-tuning and of plain text; no file is written. Leaves encoding to `_row_encoder` and
-`encoder`, and printing to the command `packhorse tokenize`.
+Owns previews of rows of fine-tuning and of plain text; no file is written. Leaves encoding to `encoding`, and printing
+to the command `packhorse tokenize`.
 """
 
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from packhorse.parameters import message_of
-from packhorse.sft import ExplainedSequence, Stretch, load_chat_tokenizer
+from packhorse.sft import ExplainedSequence, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
-from packhorse.tokenize._row_encoder import FROM_TOKENIZER
-from packhorse.tokenize._row_forms import row_encoder
 from packhorse.tokenize.columns import AnyColumns
 from packhorse.tokenize.documents import DocumentOptions, documents_of, files_of
 from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens
+from packhorse.tokenize.encoding.row_encoder import FROM_TOKENIZER, stretches_of
+from packhorse.tokenize.encoding.row_forms import row_encoder
 from packhorse.tokenize.input.files import listed
 from packhorse.tokenize.input.parts import whole_files
 from packhorse.tokenize.input.rows import row_files, rows_of
@@ -62,15 +62,15 @@ def preview_fine_tuning(
         FileNotFoundError, ImportError, ValueError: as `tokenize_fine_tuning`, if it is not about a single row.
     """
     path = Path(tokenizer).absolute()
-    reader = row_encoder(columns, load_chat_tokenizer(path), tokenizer_json_path(path), cutoff_len)
+    encoder = row_encoder(columns, load_chat_tokenizer(path), tokenizer_json_path(path), cutoff_len)
     skipped = Skipped()
     check = TextCheck("skip", skipped, "skip")
     files = whole_files(row_files(listed(inputs)).files)
-    rows = chain.from_iterable(rows_of(file.range, reader.required, reader.optional, check, set()) for file in files)
+    rows = chain.from_iterable(rows_of(file.range, encoder.required, encoder.optional, check, set()) for file in files)
     found: list[tuple[str, ExplainedSequence | str]] = []
     for row in islice(rows, num_rows):
         try:
-            found += [(str(row.origin), explained) for explained in reader.explain(*row.values)]
+            found += [(str(row.origin), explained) for explained in encoder.explain(*row.values)]
         except ValueError as error:
             found.append((str(row.origin), message_of(error)))
     return found
@@ -132,23 +132,12 @@ def _explained(encoder: Encoder, text: str, column: str) -> ExplainedSequence:
     """Encodes a document; returns its tokens with their origins: tokenizer, the text's column, tokenizer."""
     ids = encoder.sequence(text)
     around = {encoder.first_id, encoder.last_id, encoder.special.begin_id, encoder.special.end_id}
-    begin, end = int(ids[:1] != [] and ids[0] in around), len(ids) - int(len(ids) > 1 and ids[-1] in around)
-    edges = ((0, begin, FROM_TOKENIZER), (begin, end, column), (end, len(ids), FROM_TOKENIZER))
-    decode = encoder.model.decode
+    begin = 1 if ids and ids[0] in around else 0
+    end = len(ids) - 1 if len(ids) > 1 and ids[-1] in around else len(ids)
+    ends = ((begin, FROM_TOKENIZER), (end, column), (len(ids), FROM_TOKENIZER))
     return ExplainedSequence(
         text=text,
         input_ids=np.array(ids, dtype=np.int32),
         loss_mask=np.ones(len(ids), dtype=np.bool_),
-        stretches=tuple(
-            Stretch(
-                first=first,
-                end=last,
-                text=str(decode(ids[first:last], skip_special_tokens=False)),
-                is_trained=True,
-                message=None,
-                field=field,
-            )
-            for first, last, field in edges
-            if first < last
-        ),
+        stretches=stretches_of(encoder.model, ids, ends),
     )

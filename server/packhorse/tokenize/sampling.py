@@ -25,6 +25,7 @@ _BLOCKS = 64
 _PROBED_FILES, _PROBED_LINES = 8, 1000
 """How many files, and lines of each, are read to estimate the bytes of a line."""
 _BATCH_ROWS = 1024
+"""Rows of Parquet that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +81,33 @@ def sample_rows(
             )
     rows = _rows_of(files)
     share = min(1.0, num_rows / max(1.0, sum(rows)))
-    made: list[str] = []
-    copied = 0
+    copies: list[str] = []
+    num_copied = 0
     for block in _blocks(files, rows, share, random.Random(seed)):
         copy = _copy_parquet if block.file.kind == "Parquet" else _copy_lines
-        path = folder / f"{len(made):05}{os.path.splitext(block.file.path)[1]}"
-        if number := copy(block, path):
-            made.append(str(path))
-            copied += number
-    return RowSample(made, copied, share)
+        _, suffix = os.path.splitext(block.file.path)
+        path = folder / f"{len(copies):05}{suffix}"
+        if rows_of_block := copy(block, path):
+            copies.append(str(path))
+            num_copied += rows_of_block
+    return RowSample(copies, num_copied, share)
 
 
 def _rows_of(files: Sequence[SizedRange]) -> list[float]:
     """Returns the rows of each file: exact for Parquet, estimated from the size and the first lines for JSON lines."""
     probed = [file for file in files if file.range.kind == "JSON lines"][:_PROBED_FILES]
-    read = lines = 0
+    line_bytes: list[int] = []
     for file in probed:
         with open_binary(file.range.path) as opened:
-            for line in islice(opened, _PROBED_LINES):
-                read, lines = read + len(line), lines + 1
-    line_bytes = max(1.0, read / max(1, lines))
+            line_bytes += map(len, islice(opened, _PROBED_LINES))
+    mean_bytes = max(1.0, sum(line_bytes) / max(1, len(line_bytes)))
     rows: list[float] = []
     for file in files:
         if file.range.kind == "Parquet":
             with open_parquet(file.range.path) as table:
                 rows.append(table.metadata.num_rows)
         else:
-            rows.append(file.size_bytes / line_bytes)
+            rows.append(file.size_bytes / mean_bytes)
     return rows
 
 
@@ -138,14 +139,19 @@ def _blocks(
     stretch_rows = ends[-1] / _BLOCKS
     offset, block_rows = generator.random() * stretch_rows, stretch_rows * share
     begins = [stretch_rows * number + offset for number in range(_BLOCKS)]
-    rows_of_blocks = [(begin, min(begin + block_rows, ends[-1])) for begin in begins]
-    if (rest := offset + block_rows - stretch_rows) > 0:
-        rows_of_blocks.insert(0, (0.0, rest))
-    for begin, end in rows_of_blocks:
-        for file, size, last in zip(files, rows, ends, strict=True):
-            first = last - size
-            if size and begin < last and end > first:
-                yield _Block(file.range, max(0.0, (begin - first) / size), min(1.0, (end - first) / size))
+    bounds = [(begin, min(begin + block_rows, ends[-1])) for begin in begins]
+    past_end = offset + block_rows - stretch_rows
+    if past_end > 0:
+        bounds.insert(0, (0.0, past_end))
+    for begin, end in bounds:
+        for file, file_rows, file_end in zip(files, rows, ends, strict=True):
+            file_begin = file_end - file_rows
+            if file_rows and begin < file_end and end > file_begin:
+                yield _Block(
+                    file.range,
+                    max(0.0, (begin - file_begin) / file_rows),
+                    min(1.0, (end - file_begin) / file_rows),
+                )
 
 
 def _copy_lines(block: _Block, path: Path) -> int:
@@ -153,29 +159,30 @@ def _copy_lines(block: _Block, path: Path) -> int:
     source = block.file
     with open_binary(source.path) as file:
         offsets = int(block.begin * source.end), int(block.end * source.end)
-        first, last = (next_cut(file, offset, "line") if offset else 0 for offset in offsets)
-    number = 0
+        begin, end = (next_cut(file, offset, "line") if offset else 0 for offset in offsets)
+    num_lines = 0
     with path.open("wb") as copy:
-        for _, line in lines_of(replace(source, begin=first, end=last)):
+        for _, line in lines_of(replace(source, begin=begin, end=end)):
             copy.write(line if line.endswith(b"\n") else line + b"\n")
-            number += 1
-    return number
+            num_lines += 1
+    return num_lines
 
 
 def _copy_parquet(block: _Block, path: Path) -> int:
     """Copies the rows of a block, whose bounds are shares of the file's rows; returns their number."""
     with open_parquet(block.file.path) as file:
-        rows = file.metadata.num_rows
-        first, last = round(block.begin * rows), round(block.end * rows)
+        num_rows = file.metadata.num_rows
+        begin, end = round(block.begin * num_rows), round(block.end * num_rows)
         with require("pyarrow.parquet").ParquetWriter(path, file.schema_arrow) as copy:
-            at = 0
+            row = 0
             for group in range(file.num_row_groups):
-                following = at + file.metadata.row_group(group).num_rows
-                if following <= first or at >= last:
-                    at = following
+                group_end = row + file.metadata.row_group(group).num_rows
+                if group_end <= begin or row >= end:
+                    row = group_end
                     continue
                 for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group]):
-                    if (skipped := max(0, first - at)) < batch.num_rows and at < last:
-                        copy.write_batch(batch.slice(skipped, last - at - skipped))
-                    at += batch.num_rows
-    return last - first
+                    num_before = max(0, begin - row)
+                    if num_before < batch.num_rows and row < end:
+                        copy.write_batch(batch.slice(num_before, end - row - num_before))
+                    row += batch.num_rows
+    return end - begin

@@ -1,29 +1,12 @@
-"""Counts of tokenizing: those of one part, and of all parts together.
+"""Counts of tokenizing one part, or all parts together.
 
 Owns adding them up. Counts of what one pass leaves out are in `input/skipped`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from packhorse.tokenize.input.skipped import MOST_NAMED, Skipped
-
-_SUMMED = (
-    "sequences",
-    "tokens",
-    "empty",
-    "undecodable",
-    "bad",
-    "own_ends",
-    "special_ids",
-    "unknown",
-    "cut_sequences",
-    "cut_tokens",
-    "dropped",
-    "too_long",
-    "open_turns",
-)
-"""Fields of a Tally that are added up."""
 
 
 @dataclass(slots=True)
@@ -92,18 +75,18 @@ class Tally:
 
     def add(self, other: Self) -> None:
         """Adds the counts of a later part."""
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.longest = max(self.longest, other.longest)
+        longest = max(self.longest, other.longest)
+        for name in (each.name for each in fields(self)):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(ours, int):
+                setattr(self, name, ours + theirs)
+            elif name.endswith("_named"):
+                setattr(self, name, [*ours, *theirs][:MOST_NAMED])
+        self.longest = longest
         self.seen = sorted({*self.seen, *other.seen})
-        self.undecodable_named = [*self.undecodable_named, *other.undecodable_named][:MOST_NAMED]
-        self.too_long_named = [*self.too_long_named, *other.too_long_named][:MOST_NAMED]
-        self.open_named = [*self.open_named, *other.open_named][:MOST_NAMED]
         for name, entry in other.unused.items():
             self.note_unused(name, **entry)
-        self.bad_named = [*self.bad_named, *other.bad_named][:MOST_NAMED]
         self.special = {
             text: self.special.get(text, 0) + other.special.get(text, 0)
             for text in sorted({*self.special, *other.special})
         }
-        self.dropped_named = [*self.dropped_named, *other.dropped_named][:MOST_NAMED]

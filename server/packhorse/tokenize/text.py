@@ -20,7 +20,7 @@ from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.parameters import parameter
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._output import is_saved, prefix_paths, remove_stale, saved_tokenizer_path
+from packhorse.tokenize._output import checked_idx_path, is_saved, remove_stale, saved_tokenizer_path
 from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
 from packhorse.tokenize.documents import DocumentOptions, cut_for, documents_of, files_of
 from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens
@@ -256,7 +256,7 @@ class _Target:
         overwrite: bool,
     ) -> Self:
         """Refuses an output that cannot be written, before any work."""
-        prefix_paths(output)
+        checked_idx_path(output)
         local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer).absolute())
         if local is not None and vocab_size is not None:
             raise ValueError(
@@ -305,7 +305,7 @@ class _Target:
             unknown_characters=tally.unknown,
             files_read=found.num_files,
             left_out=tuple(found.left_out),
-            idx_path=prefix_paths(self.output)[1],
+            idx_path=checked_idx_path(self.output),
             tokenizer_path=saved_tokenizer_path(self.output),
             skipped_path=ledger,
         )

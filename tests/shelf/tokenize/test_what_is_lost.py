@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from packhorse.sft.forms.sharegpt import _ROLES
 from packhorse.sft.messages import FLAGS, REASONING
 from packhorse.sft.unused import _WIRING
-from packhorse.tokenize._row_encoder import _STANDARD, _VERDICTS
 from packhorse.tokenize.commands.tokenize import command
+from packhorse.tokenize.encoding.row_encoder import _STANDARD, _VERDICTS
 
 GUIDE = Path(__file__).parents[3] / "client" / "guides" / "what-tokenizing-leaves-out.md"
 TEMPLATE = (

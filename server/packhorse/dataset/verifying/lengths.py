@@ -242,7 +242,9 @@ class _Comparison:
         rooms = self._rooms_of(entries)
         groups = self._dataset.groups
         first_tokens = self._dataset.first_tokens if groups is None else groups.first_tokens
-        rest = found if first_tokens is None else found - first_tokens[entries].astype(np.int64)
+        rest = found.astype(np.int64)
+        if first_tokens is not None:
+            rest -= first_tokens[entries]
         own = np.where(is_over, np.minimum(rest, rule.longest), rest)
         self._report.tokens += int(own.sum())
         is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)

@@ -25,7 +25,7 @@ from packhorse.client import connect
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.demo.corpus import python_corpus
 from packhorse.demo.server_process import DemoServer
-from packhorse.demo.trainer import EpochCount, TrainerOptions, run_rank, token_checksum
+from packhorse.demo.trainer import SEED, EpochCount, Step, TrainerOptions, run_rank, token_checksum
 from packhorse.formats import MegatronTokens
 from packhorse.packing import PackingStats
 from packhorse.prepare import PlanOptions, prepare
@@ -35,15 +35,19 @@ from packhorse.tokenize import TokenizeSummary, tokenize_documents
 from packhorse.topology import Topology
 
 _DATASET = "python"
+_VOCAB_SIZE = 8192
 _WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2
 _TRAIN_STEPS = 12
-_KILL_AT_STEP = 5
+_KILL_AFTER = Step(epoch=0, number=5)
+"""The step of any rank after which the server is killed."""
+_PROBED_EPOCHS = range(1000, 1020)
+"""Epochs that nobody trains on, for measuring the time to the first bin."""
 _DRY_SECONDS = 2.0
 """The server is started again once no rank has reported anything for this long: then they have used up all bins."""
 _PATIENCE_SECONDS = 1800.0
 """The longest time without a report of any rank. It is long because on a busy machine importing torch takes minutes."""
-_END_SECONDS = 10.0
-"""How long ranks may take to end before they are killed."""
+_JOIN_SECONDS, _END_SECONDS = 60.0, 10.0
+"""How long each rank may take to end by itself, and all of them after SIGTERM before they are killed."""
 
 
 @click.command("demo", context_settings={"show_default": True})
@@ -93,7 +97,7 @@ def _tokenize(console: Console, output: Path, documents: int) -> TokenizeSummary
     console.rule("tokenize")
     started = time.perf_counter()
     texts = list(python_corpus(documents))
-    summary = tokenize_documents(lambda _: texts, output / "corpus", vocab_size=8192, overwrite=True)
+    summary = tokenize_documents(lambda _: texts, output / "corpus", vocab_size=_VOCAB_SIZE, overwrite=True)
     console.print(
         f"{summary.documents:,} functions and classes of the standard library: {summary.tokens:,} tokens of a BPE "
         f"vocabulary of {summary.vocab_size:,} trained on them, longest {summary.longest:,} "
@@ -128,10 +132,10 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
 
 
 def _first_bin_seconds(target: str) -> float:
-    """Returns the median time from a request to its first bin, over 20 epochs that were never asked for."""
+    """Returns the median time from a request to its first bin, over 20 epochs that were not asked for before."""
     with connect(target, timeout_seconds=_PATIENCE_SECONDS) as client:
         seconds = []
-        for epoch in range(1000, 1020):
+        for epoch in _PROBED_EPOCHS:
             started = time.perf_counter()
             with client.stream_bins(_DATASET, epoch=epoch) as stream:
                 next(stream)
@@ -142,55 +146,54 @@ def _first_bin_seconds(target: str) -> float:
 def _train(
     console: Console, server: DemoServer, summary: TokenizeSummary, dataset: PreparedDataset, output: Path
 ) -> list[list[EpochCount]]:
-    """Runs the ranks, kills the server and starts it again; returns each rank's counts of each epoch.
-
-    Ranks report (rank, kind, fact) with the kinds "step", "epoch" and "failed", as `run_rank` describes.
-    """
+    """Runs the ranks, kills the server and starts it again; returns each rank's counts of each epoch."""
     console.print(f"server on {server.target}; first bin after {_first_bin_seconds(server.target) * 1000:.1f} ms")
     rendezvous = output / "rendezvous"
     rendezvous.unlink(missing_ok=True)
     options = TrainerOptions(
         target=server.target,
         dataset=_DATASET,
-        tokens=str(summary.idx_path),
+        tokens_path=str(summary.idx_path),
         world_size=_WORLD_SIZE,
         num_workers=_WORKERS,
         batch_size=_BATCH_SIZE,
         epochs=_EPOCHS,
-        train_steps=_TRAIN_STEPS,
+        num_train_steps=_TRAIN_STEPS,
         vocab_size=summary.vocab_size,
         max_seq_len=dataset.manifest.max_seq_len,
         rendezvous=str(rendezvous.resolve()),
         timeout_seconds=_PATIENCE_SECONDS,
     )
     counts: list[list[EpochCount]] = [[] for _ in range(_WORLD_SIZE)]
-    # Whether the server runs, whether it was killed yet, and the steps that ranks made without it.
-    alive, killed, steps_without = True, False, 0
-    with _ranks(options) as (events, ranks):
+    is_running = True  # the server
+    was_killed = False
+    steps_without = 0  # steps of all ranks while the server did not run
+    with _ranks(options) as (reports, ranks):
         heard = time.monotonic()
         while any(len(epochs) < _EPOCHS for epochs in counts):
             try:
-                rank, kind, fact = events.get(timeout=_DRY_SECONDS)
+                rank, event = reports.get(timeout=_DRY_SECONDS)
                 heard = time.monotonic()
             except queue.Empty:
-                if alive:
+                if is_running:
                     _check_alive(ranks, silent_seconds=time.monotonic() - heard)
                     continue
                 console.print(
                     f"the ranks took {steps_without} more steps from prefetched bins, and now wait", highlight=False
                 )
                 console.print(f"[bold]server back[/] after {server.start():.1f} s, the ranks continue")
-                alive = True
+                is_running = True
                 continue
-            steps_without += kind == "step" and not alive
-            if kind == "failed":
-                raise RuntimeError(f"rank {rank} failed: {fact}")
-            if kind == "epoch":
-                counts[rank].append(fact)
-            elif fact == (0, _KILL_AT_STEP) and not killed:
+            if isinstance(event, str):
+                raise RuntimeError(f"rank {rank} failed: {event}")
+            if isinstance(event, EpochCount):
+                counts[rank].append(event)
+            elif not is_running:
+                steps_without += 1
+            elif event == _KILL_AFTER and not was_killed:
                 server.kill()
-                alive, killed = False, True
-                console.print(f"[bold]server killed[/] after step {_KILL_AT_STEP} of epoch 0")
+                is_running, was_killed = False, True
+                console.print(f"[bold]server killed[/] after step {_KILL_AFTER.number} of epoch {_KILL_AFTER.epoch}")
     rendezvous.unlink(missing_ok=True)
     return counts
 
@@ -208,30 +211,22 @@ def _check_alive(ranks: list[SpawnProcess], *, silent_seconds: float) -> None:
 def _ranks(options: TrainerOptions) -> Iterator[tuple[Any, list[SpawnProcess]]]:
     """Starts every rank; yields (the queue of their reports, their processes), and ends them afterwards."""
     spawn = multiprocessing.get_context("spawn")
-    events = spawn.Queue()
-    ranks = [spawn.Process(target=run_rank, args=(rank, options, events)) for rank in range(options.world_size)]
+    reports = spawn.Queue()
+    ranks = [spawn.Process(target=run_rank, args=(rank, options, reports)) for rank in range(options.world_size)]
     for process in ranks:
         process.start()
     try:
-        yield events, ranks
+        yield reports, ranks
         for process in ranks:
-            process.join(timeout=60)
+            process.join(timeout=_JOIN_SECONDS)
     finally:
         for process in ranks:
             process.terminate()
-        ends = time.monotonic() + _END_SECONDS
+        deadline = time.monotonic() + _END_SECONDS
         for process in ranks:
-            process.join(timeout=max(0.0, ends - time.monotonic()))
+            process.join(timeout=max(0.0, deadline - time.monotonic()))
             process.kill()
             process.join()
-
-
-class _Seen(NamedTuple):
-    """What all ranks saw of an epoch, or what the token file has."""
-
-    sequences: int
-    tokens: int
-    checksum: int
 
 
 def _audit(
@@ -252,17 +247,25 @@ def _audit(
     return problems
 
 
+class _Totals(NamedTuple):
+    """The counts of an epoch over all ranks, or of the token file."""
+
+    sequences: int
+    tokens: int
+    checksum: int
+
+
 def _problems_of_counts(
     console: Console, dataset: PreparedDataset, summary: TokenizeSummary, counts: list[list[EpochCount]]
 ) -> list[str]:
     """Compares the ranks' counts with the token file, and prints them epoch by epoch."""
     problems = []
     manifest = dataset.manifest
-    expected = _Seen(manifest.num_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
+    expected = _Totals(manifest.num_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
     rows = []
     for epoch in range(_EPOCHS):
         ranks = [epochs[epoch] for epochs in counts]
-        seen = _Seen(
+        seen = _Totals(
             sequences=sum(count.sequences for count in ranks),
             tokens=sum(count.tokens for count in ranks),
             checksum=sum(count.checksum for count in ranks) % 2**64,
@@ -294,7 +297,7 @@ def _problems_of_streams(server: DemoServer) -> list[str]:
     with connect(server.target, timeout_seconds=_PATIENCE_SECONDS) as client:
         info = client.get_dataset(_DATASET)
         for epoch in range(_EPOCHS):
-            streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=17, topology=topology)
+            streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=SEED, topology=topology)
             problems += streams.audit().problems
     return problems
 

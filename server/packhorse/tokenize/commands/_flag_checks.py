@@ -28,11 +28,13 @@ Form = type[ChatColumns | PairColumns | PreferenceColumns]
 _FORM_COLUMNS = ("messages", "prompt", "response", "chosen", "rejected")
 """The columns that make a form; each has a flag, such as --messages-column."""
 
+_TEXT_FLAGS = ("text_column", "id_column", "documents", "glob")
+"""Flags that only plain text has."""
+
 
 def with_standard_columns(inputs: Sequence[str], train_tokenizer: bool, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the flags with column flags for standard column names, if no flag says what the rows hold."""
-    text = ("text_column", "id_column", "documents", "glob", "bos")
-    if train_tokenizer or any(given[name] is not None for name in text):
+    """Returns the flags. If none says what the rows hold, the standard columns of the input are filled in."""
+    if train_tokenizer or any(given[name] is not None for name in (*_TEXT_FLAGS, "bos")):
         return given
     if any(given[f"{name}_column"] is not None for name in _FORM_COLUMNS):
         return given
@@ -61,7 +63,7 @@ def form_of(given: Mapping[str, Any]) -> Form | None:
 
 
 def expanded_files(more: Sequence[str]) -> Sequence[str]:
-    """Returns arguments without a flag, which are files to which a shell expanded an unquoted pattern after --input.
+    """Returns the arguments without a flag: a shell expands a pattern after --input to them if it is not quoted.
 
     Refuses an argument that is no file.
     """
@@ -76,13 +78,13 @@ def expanded_files(more: Sequence[str]) -> Sequence[str]:
 
 def refuse_with_token_files(inputs: Sequence[str], train_tokenizer: bool, given: Mapping[str, Any]) -> None:
     """Refuses flags of text and chats if the input is token files."""
-    usual = {"undecodable": "skip", "on_bad_row": "error"}
-    flags = [f"--{name.replace('_', '-')}" for name, value in given.items() if value and usual.get(name) != value]
+    defaults = {"undecodable": "skip", "on_bad_row": "error"}
+    flags = [_flag(name) for name, value in given.items() if value and defaults.get(name) != value]
     flags += ["--train-tokenizer"] if train_tokenizer else []
     if flags:
-        named = next(filter(is_token_file, inputs))
+        token_file = next(filter(is_token_file, inputs))
         raise click.UsageError(
-            f"{named} holds tokens already: token files are joined into one pair as they are, so leave out "
+            f"{token_file} holds tokens already: token files are joined into one pair as they are, so leave out "
             f"{', '.join(flags)}."
         )
 
@@ -91,8 +93,7 @@ def text_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `tokenize`; refuses flags of chats and pairs."""
     for name in ("turn_end", "strict", "ignore", "cutoff"):
         if given[name]:
-            flag = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{flag} goes with --messages-column, --prompt-column or --chosen-column.")
+            raise click.UsageError(f"{_flag(name)} goes with --messages-column, --prompt-column or --chosen-column.")
     is_templated = given["tools_column"] is not None or given["chat_template"] is not None or given["template_options"]
     if is_templated or given["train_turns"] is not None:
         raise click.UsageError(
@@ -119,13 +120,13 @@ def text_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_options(
-    form: Any, given: Mapping[str, Any]
+    form: Form, given: Mapping[str, Any]
 ) -> tuple[ChatColumns | PairColumns | PreferenceColumns, dict[str, Any]]:
     """Returns (the form of the rows, keywords of `tokenize_fine_tuning`); refuses flags of other forms and of text."""
     return _columns(form, given), _keywords_of_rows(given)
 
 
-def _columns(form: Any, given: Mapping[str, Any]) -> ChatColumns | PairColumns | PreferenceColumns:
+def _columns(form: Form, given: Mapping[str, Any]) -> ChatColumns | PairColumns | PreferenceColumns:
     """Returns the form of the rows with the columns and options that the flags give; refuses flags of other forms."""
     is_chat = form is ChatColumns
     if is_chat and (given["bos"] is not None or given["no_eos"]):
@@ -135,7 +136,7 @@ def _columns(form: Any, given: Mapping[str, Any]) -> ChatColumns | PairColumns |
     if not is_chat and given["train_turns"] is not None:
         raise click.UsageError("--train-turns goes with --messages-column.")
     names = {name: column for name in _FORM_COLUMNS if (column := given[f"{name}_column"]) is not None}
-    template = {
+    shared = {
         "tools": given["tools_column"],
         "chat_template": given["chat_template"],
         "template_options": dict(map(_template_option, given["template_options"])),
@@ -146,9 +147,9 @@ def _columns(form: Any, given: Mapping[str, Any]) -> ChatColumns | PairColumns |
         "ignore": given["ignore"],
     }
     if is_chat:
-        return ChatColumns(**names, **template, train_turns=given["train_turns"] or "all", eos=given["eos"])
-    ending = not given["no_eos"] if given["eos"] is None else given["eos"]
-    return form(**names, **template, eos=ending)
+        return ChatColumns(**names, **shared, train_turns=given["train_turns"] or "all", eos=given["eos"])
+    eos = not given["no_eos"] if given["eos"] is None else given["eos"]
+    return form(**names, **shared, eos=eos)
 
 
 def _keywords_of_rows(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +161,7 @@ def _keywords_of_rows(given: Mapping[str, Any]) -> dict[str, Any]:
         )
     if given["bos"] is not None:
         raise click.UsageError("--bos is for plain text; for prompts the tokenizer adds its own beginning.")
-    if any(given[name] is not None for name in ("text_column", "id_column", "documents", "glob")):
+    if any(given[name] is not None for name in _TEXT_FLAGS):
         raise click.UsageError(
             "--text-column, --id-column, --documents and --glob are for plain text, not for chats and pairs."
         )
@@ -171,6 +172,10 @@ def _keywords_of_rows(given: Mapping[str, Any]) -> dict[str, Any]:
         "cutoff_len": given["cutoff_len"],
         "no_targets": given["no_targets"] or "error",
     }
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _template_option(text: str) -> tuple[str, Any]:

@@ -7,21 +7,24 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.markup import escape
 
 from packhorse.cli.shared.printing import facts_table, output_console
-from packhorse.tokenize import (
-    FineTuningSummary,
-    JoinSummary,
-    TokenizeSummary,
-    unused_lines,
-)
+from packhorse.tokenize import FineTuningSummary, JoinSummary, TokenizeSummary, unused_lines
 
-_Facts = tuple[dict[str, str], dict[str, Path | None], dict[str, Sequence[str]]]
-"""A summary to print: (rows of its table, name → path of each file, name → examples printed below)."""
+
+class _Facts(NamedTuple):
+    """A summary to print."""
+
+    rows: dict[str, str]
+    """Rows of its table."""
+    paths: dict[str, Path | None]
+    """Name → path of each file."""
+    examples: dict[str, Sequence[str]]
+    """Name → examples printed below; none for an empty sequence."""
 
 
 def print_warnings(summary: FineTuningSummary) -> None:
@@ -47,14 +50,14 @@ def print_summary(summary: Any, facts_of: Callable[[Any], _Facts], *, as_json: b
     if as_json:
         click.echo(json.dumps(asdict(summary), indent=2, default=str))
         return
-    rows, paths, named = facts_of(summary)
+    facts = facts_of(summary)
     console = output_console()
-    console.print(facts_table(rows))
+    console.print(facts_table(facts.rows))
     # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
-    for name, path in paths.items():
+    for name, path in facts.paths.items():
         if path is not None and is_tokenize_itself():
             console.print(f"{name:9}  {path}", markup=False)
-    for name, some in named.items():
+    for name, some in facts.examples.items():
         if some:
             console.print(f"{name}, e.g. {'; '.join(some)}", markup=False)
 
@@ -76,7 +79,7 @@ def facts_of_text(summary: TokenizeSummary) -> _Facts:
         rows["begins and ends kept"] = f"{summary.own_ends:,} that documents had already, not put there twice"
     rows |= _spelled(summary)
     paths = {"index": summary.idx_path, "tokenizer": summary.tokenizer_path, "skipped": summary.skipped_path}
-    return rows, paths, _named(summary)
+    return _Facts(rows, paths, _examples(summary))
 
 
 def _spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
@@ -93,9 +96,10 @@ def _special(summary: TokenizeSummary | FineTuningSummary) -> str:
     total = sum(count for _, count in counts)
     some = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:3]) + (", …" if len(counts) > 3 else "")
     num_kept = summary.special_kept if isinstance(summary, TokenizeSummary) else total
-    kept = "all became tokens" if num_kept == total else "written as text"
-    if 0 < num_kept < total:
-        kept = f"{num_kept:,} became tokens"
+    if num_kept == total:
+        kept = "all became tokens"
+    else:
+        kept = f"{num_kept:,} became tokens" if num_kept else "written as text"
     return f"{total:,} ({some}); {kept}"
 
 
@@ -121,7 +125,8 @@ def facts_of_rows(summary: FineTuningSummary) -> _Facts:
         "tokenizer": summary.tokenizer_path,
         "skipped": summary.skipped_path,
     }
-    return rows, paths, {"no targets": summary.dropped_named, "too long": summary.too_long_named, **_named(summary)}
+    examples = {"no targets": summary.dropped_named, "too long": summary.too_long_named, **_examples(summary)}
+    return _Facts(rows, paths, examples)
 
 
 def facts_of_joined(summary: JoinSummary) -> _Facts:
@@ -142,7 +147,7 @@ def facts_of_joined(summary: JoinSummary) -> _Facts:
         "keys": summary.keys_path,
         "tokenizer": summary.tokenizer_path,
     }
-    return rows, paths, {}
+    return _Facts(rows, paths, {})
 
 
 def _skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
@@ -154,7 +159,7 @@ def _skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
     }
 
 
-def _named(summary: TokenizeSummary | FineTuningSummary) -> dict[str, Sequence[str]]:
+def _examples(summary: TokenizeSummary | FineTuningSummary) -> dict[str, Sequence[str]]:
     """Returns examples of what was skipped or left out: name → files, lines or rows."""
     return {
         "undecodable": summary.undecodable_named,

@@ -15,6 +15,7 @@ from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
 from packhorse.pictures.commands.marked_output import marked_of, print_marked
+from packhorse.sft import ExplainedSequence
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -240,7 +241,7 @@ def command(
 
     Sequences keep the order of the inputs, for any number of workers.
     """
-    # Returns the sequences of each row: 2 for preferences, else 1. `prepare --tokenizer` makes groups of so many.
+    # Returns the sequences of each row, 2 for preferences and else 1: `prepare --tokenizer` makes groups of this size.
     if output is None and num_shown is None:
         raise click.UsageError("Missing option '--output'.")
     inputs = (*inputs, *expanded_files(more))
@@ -256,8 +257,6 @@ def command(
         raise click.UsageError("Give either --eos TOKEN or --no-eos.")
     given = with_standard_columns(inputs, train_tokenizer, given)
     form = form_of(given)
-    shared: dict[str, Any] = {"execution": execution, "overwrite": overwrite}
-    shared |= {name: given[name] for name in ("undecodable", "on_bad_row")}
     if num_shown is not None:
         _show(_preview(inputs, form, given, num_shown), as_json=as_json)
     if output is None:
@@ -269,8 +268,9 @@ def command(
         print_summary(summary, facts_of_text, as_json=as_json)
         return 1
     columns, options = row_options(form, given)
+    options |= {name: given[name] for name in ("undecodable", "on_bad_row")}
     with stopped_by_signals(_KEPT):
-        made = tokenize_fine_tuning(inputs, output, columns, **options, **shared)
+        made = tokenize_fine_tuning(inputs, output, columns, **options, execution=execution, overwrite=overwrite)
     print_summary(made, facts_of_rows, as_json=as_json)
     print_warnings(made)
     if form is not PreferenceColumns:
@@ -282,20 +282,20 @@ def command(
 
 def _preview(
     inputs: Sequence[str], form: Form | None, given: dict[str, Any], num_rows: int
-) -> Sequence[tuple[str, Any]]:
+) -> list[tuple[str, ExplainedSequence | str]]:
     """Encodes the first rows; returns (origin, explained sequence, or why the row is refused) for each sequence."""
     if form is not None:
         columns, options = row_options(form, given)
-        chosen = {name: options[name] for name in ("tokenizer", "cutoff_len")}
-        return preview_fine_tuning(inputs, columns, num_rows=num_rows, **chosen)
+        del options["no_targets"]  # a preview shows such rows too
+        return preview_fine_tuning(inputs, columns, num_rows=num_rows, **options)
     options = text_options(given)
     if options["tokenizer"] is None:
         raise click.UsageError("--show needs a --tokenizer; one that is trained is not there yet.")
-    chosen = {name: options[name] for name in ("tokenizer", "documents", "special")}
-    return preview_text(inputs, num_rows=num_rows, **chosen)
+    del options["vocab_size"]
+    return preview_text(inputs, num_rows=num_rows, **options)
 
 
-def _show(rows: Sequence[tuple[str, Any]], *, as_json: bool) -> None:
+def _show(rows: Sequence[tuple[str, ExplainedSequence | str]], *, as_json: bool) -> None:
     """Prints the rows of a preview, with the trained tokens marked."""
     for origin, explained in rows:
         if isinstance(explained, str):

@@ -1,1 +1,1 @@
-"""Encoding: tokenizers on disk, and turning documents into sequences of token ids, with counts."""
+"""Encoding: tokenizers on disk, and turning documents and rows into sequences of token ids."""

@@ -18,11 +18,10 @@ from packhorse.parameters import parameter
 from packhorse.tokenize.encoding.keys_file import KeyedText, KeysFile
 from packhorse.tokenize.encoding.special_texts import SpecialInText, SpecialTexts
 from packhorse.tokenize.encoding.tokenizers import (
-    closing_id,
     end_of_sequence,
+    ends_added,
     id_limit,
     load_tokenizer,
-    opening_id,
     tokenizer_files,
 )
 from packhorse.tokenize.encoding.training import DEFAULT_EOS
@@ -30,8 +29,6 @@ from packhorse.tokenize.encoding.unknown_characters import UnknownCharacters
 from packhorse.tokenize.tally import Tally
 
 _BATCH_DOCUMENTS = 1024
-
-
 _BATCH_CHARACTERS = 1 << 20
 """A batch of documents is full at either number; encoding uses the library's threads within a batch."""
 
@@ -91,21 +88,24 @@ class Encoder:
         `is_trained` says that the tokenizer was trained here, so that its end-of-sequence token is `DEFAULT_EOS`.
         """
         model = _loaded(path, *map(FileStamp.of, tokenizer_files(path)))
-        eos, opening, closing = None, opening_id(model), closing_id(model)
+        eos = None
         if special.append_eos:
             eos = special.eos or (DEFAULT_EOS if is_trained else end_of_sequence(model, path, none="append_eos"))
+        opening, closing = ends_added(model)
+        first_id = _id_to_add(model, "bos", special.bos, opening)
+        last_id = _id_to_add(model, "eos", eos, closing)
         return cls(
             path=path,
             vocab_size=id_limit(model),
             bos=special.bos,
             eos=eos,
-            first_id=(first := _added_id(model, "bos", special.bos, opening)),
-            last_id=(last := _added_id(model, "eos", eos, closing)),
+            first_id=first_id,
+            last_id=last_id,
             special=SpecialTexts.of(
                 model,
                 special.special_in_text,
-                begin_id=first if opening is None else opening,
-                end_id=last if closing is None else closing,
+                begin_id=first_id if opening is None else opening,
+                end_id=last_id if closing is None else closing,
             ),
             unknown=UnknownCharacters.of(model),
         )
@@ -149,9 +149,8 @@ class Encoder:
     def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
         """Returns the ids of each document (empty without text); counts special tokens and unknown characters."""
         prepared = [self.special.prepare(text, tally.special) for text in batch]
-        texts = [text.text for text in prepared]
         model = self.model
-        encodings = model.encode_batch_fast(texts)
+        encodings = model.encode_batch_fast([text.text for text in prepared])
         sequences: list[list[int]] = []
         for text, encoding in zip(prepared, encodings, strict=True):
             ids: list[int] = encoding.ids if text.text.strip() else []
@@ -186,15 +185,15 @@ def _loaded(path: Path, *stamps: FileStamp) -> Any:
     return load_tokenizer(path)
 
 
-def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> int | None:
+def _id_to_add(tokenizer: Any, option: str, token: str | None, own: int | None) -> int | None:
     """Returns the id to add to every sequence; None without a token, or if it is `own`, which the tokenizer adds."""
     if token is None:
         return None
     number: int | None = tokenizer.token_to_id(token)
     if number is None:
         raise ValueError(
-            f"{name} {token!r} is not a token of the tokenizer; name one that is, or "
-            + (("none with " + parameter("append_eos", False)) if name == "eos" else "leave it out")
+            f"{option} {token!r} is not a token of the tokenizer; name one that is, or "
+            + (("none with " + parameter("append_eos", False)) if option == "eos" else "leave it out")
         )
     return None if own == number else number
 

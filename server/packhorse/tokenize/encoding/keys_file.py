@@ -46,7 +46,8 @@ class KeysFile:
     def extend(self, output: str | os.PathLike[str]) -> None:
         """Adds the keys of other token files."""
         path = str(keys_path(output))
-        for batch in record_batches(open_arrow(path)[1], path):
+        _, reader = open_arrow(path)
+        for batch in record_batches(reader, path):
             self.append(batch.column(0))
 
     def __enter__(self) -> Self:

@@ -68,11 +68,11 @@ class SpecialTexts:
         """
         if not self.texts or special_pattern(self.texts).search(text) is None:
             return PreparedText(text)
-        first, last = self._inner(text)
-        for found in special_pattern(self.texts).findall(text, first, last):
+        begin, end = self._inner(text)
+        for found in special_pattern(self.texts).findall(text, begin, end):
             counts[found] = counts.get(found, 0) + 1
-        own_ends = (first > 0) + (last < len(text))
-        return PreparedText(text if self.treatment == "keep" else text[first:last], own_ends, True)
+        own_ends = (begin > 0) + (end < len(text))
+        return PreparedText(text if self.treatment == "keep" else text[begin:end], own_ends, True)
 
     def first_in(self, text: str) -> str | None:
         """Returns the first special token that a text spells, apart from its own first and last; None without one."""
@@ -88,12 +88,12 @@ class SpecialTexts:
         return in_text - (prepared.own_ends if self.treatment == "keep" else 0)
 
     def _inner(self, text: str) -> tuple[int, int]:
-        """Returns (end of the text's own first token, begin of its own last), as indices of characters."""
-        first = len(self.begin) if self.begin and text.startswith(self.begin) else 0
-        last = len(text)
-        if self.end and text.endswith(self.end) and last - len(self.end) >= first:
-            last -= len(self.end)
-        return first, last
+        """Returns (begin, end) of the text between its own first and last token, as indices of characters."""
+        begin = len(self.begin) if self.begin and text.startswith(self.begin) else 0
+        end = len(text)
+        if self.end and text.endswith(self.end) and end - len(self.end) >= begin:
+            end -= len(self.end)
+        return begin, end
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from packhorse.formats import require
 from packhorse.parameters import parameter
@@ -75,22 +75,32 @@ def find_eos(tokenizer: Any, path: Path) -> str | None:
         named = named.get("content")
     if named:
         return str(named)
-    closing = closing_id(tokenizer)
+    closing = ends_added(tokenizer).closing
     return None if closing is None else str(tokenizer.id_to_token(closing))
 
 
-def opening_id(tokenizer: Any) -> int | None:
-    """Returns the id that a tokenizer itself puts before every text; None if it puts none."""
-    encoding = tokenizer.encode("a")
-    added: list[int] = encoding.special_tokens_mask
-    return encoding.ids[0] if added and added[0] and not all(added) else None
+class AddedEnds(NamedTuple):
+    """The ids that a tokenizer itself puts around every text."""
+
+    opening: int | None
+    """The id before the text; None if there is none."""
+    closing: int | None
+    """The id after the text; None if there is none."""
 
 
-def closing_id(tokenizer: Any) -> int | None:
-    """Returns the id that a tokenizer itself puts after every text; None if it puts none."""
+def ends_added(tokenizer: Any) -> AddedEnds:
+    """Finds the ids that a tokenizer itself puts around every text."""
     encoding = tokenizer.encode("a")
-    added: list[int] = encoding.special_tokens_mask
-    return encoding.ids[-1] if added and added[-1] and not all(added) else None
+    is_added: list[int] = encoding.special_tokens_mask
+    if not is_added or all(is_added):  # the text itself has no token
+        return AddedEnds(None, None)
+    return AddedEnds(encoding.ids[0] if is_added[0] else None, encoding.ids[-1] if is_added[-1] else None)
+
+
+def id_limit(tokenizer: Any) -> int:
+    """Returns the smallest vocab_size with every id of the tokenizer below it; ids may have gaps."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    return max(vocabulary.values(), default=0) + 1
 
 
 def settings_path(path: Path) -> Path:
@@ -101,8 +111,9 @@ def settings_path(path: Path) -> Path:
 def tokenizer_files(path: Path) -> list[Path]:
     """Returns a tokenizer's files: its `tokenizer.json`, settings and, if `path` is a folder, chat templates."""
     file = tokenizer_json_path(path)
+    settings = settings_path(file)
     templates = sorted(path.rglob("*.jinja")) if path.is_dir() else []
-    return [file, *(settings for settings in [settings_path(file)] if settings.is_file()), *templates]
+    return [file, *([settings] if settings.is_file() else []), *templates]
 
 
 def checksum_of(files: Iterable[Path]) -> str:
@@ -124,8 +135,9 @@ def save_tokenizer(path: Path, content: bytes, *, eos: str | None, split_special
     """
     settings = {"eos_token": eos, "split_special_tokens": split_special_tokens}
     with AtomicFiles([settings_path(path), path], overwrite=True) as output:
-        output.files[0].write(json.dumps(settings, indent=2).encode())
-        output.files[1].write(content)
+        settings_file, tokenizer_file = output.files
+        settings_file.write(json.dumps(settings, indent=2).encode())
+        tokenizer_file.write(content)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -140,9 +152,3 @@ def _settings(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{beside} holds a {type(settings).__name__}, not a tokenizer's settings")
     return settings
-
-
-def id_limit(tokenizer: Any) -> int:
-    """Returns the smallest vocab_size with every id of the tokenizer below it; ids may have gaps."""
-    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    return max(vocabulary.values(), default=0) + 1

@@ -12,10 +12,8 @@ from packhorse.parameters import parameter
 DEFAULT_VOCAB_SIZE = 16_384
 """The most tokens of a trained tokenizer, if no size is given."""
 
-
 DEFAULT_EOS = "<|endoftext|>"
 """The end-of-sequence token of a trained tokenizer, if none is given."""
-
 
 MIN_VOCAB_SIZE = 257
 """The least size: a token for each of 256 bytes, and the end-of-sequence token."""

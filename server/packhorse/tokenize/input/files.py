@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from packhorse.formats.arrow.folders import SAVED_SPLITS, SAVED_STATE, arrow_files, arrow_objects
 from packhorse.formats.files import as_path, exists, is_folder, named_files
@@ -19,9 +19,7 @@ from packhorse.parameters import parameter
 Kind = Literal["text", "folder", "JSON lines", "JSON", "Parquet", "Arrow"]
 """The kind of a file, by its name. "folder" is a text file that was found in a folder."""
 
-
 Compression = Literal["gzip", "zstd"]
-
 
 ROW_KINDS: dict[str, Kind] = {
     ".jsonl": "JSON lines",
@@ -35,9 +33,7 @@ ROW_KINDS: dict[str, Kind] = {
 }
 """Suffix → kind, of files with rows."""
 
-
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
-
 
 _UNREAD = {
     **dict.fromkeys((".csv", ".tsv"), "a table that is not read; convert it to Parquet or JSON lines"),
@@ -46,36 +42,40 @@ _UNREAD = {
 }
 """Suffix of a file that is not read → what it is, and what to do with it."""
 
-
 _PLAIN_TOO = (".json", ".csv", ".tsv")
 """Suffixes of files that are read as text if the user asks for it."""
-
 
 _BESIDE_ROWS = ("readme", "license", "licence", "notice", "citation", "changelog", "_success")
 """Names, without suffix, of documentation that may be beside files of rows."""
 
-
 _METADATA = (SAVED_STATE, SAVED_SPLITS, "dataset_info.json", "dataset_infos.json")
 """Names of files with metadata, which Hugging Face `datasets` writes beside rows."""
 
-
 _MOST_NAMED = 3
 """Files that an error message names."""
+
+
+class InputFile(NamedTuple):
+    """A file that inputs name."""
+
+    path: str
+    """Path of the file, or URL of the object."""
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """The files that inputs name."""
 
-    files: Sequence[tuple[str, Kind]]
-    """(path or URL, kind) of each file, in the order of the inputs."""
+    files: Sequence[InputFile]
+    """Each file, in the order of the inputs."""
     left_out: Sequence[str] = ()
     """Files of documentation and metadata beside rows, which are not read."""
 
     @property
     def num_files(self) -> Mapping[str, int]:
         """Kind → number of its files; text files found in folders count as "text"."""
-        return dict(Counter("text" if kind == "folder" else kind for _, kind in self.files))
+        return dict(Counter("text" if file.kind == "folder" else file.kind for file in self.files))
 
 
 def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
@@ -100,15 +100,15 @@ def find_inputs(inputs: Sequence[str | os.PathLike[str]], *, glob: str | None = 
         FileNotFoundError: an input does not exist, or a pattern matches no file.
         ValueError: a file is of a kind that is not read, or a folder holds both rows and text.
     """
-    files: list[tuple[str, Kind]] = []
+    files: list[InputFile] = []
     left_out: list[str] = []
     for path in expand_inputs(inputs):
         if is_folder(path):
-            below = _below(path, glob, as_text)
-            files += below.files
-            left_out += below.left_out
+            in_folder = _files_in(path, glob, as_text)
+            files += in_folder.files
+            left_out += in_folder.left_out
         else:
-            files.append((path, _kind_of(path, as_text)))
+            files.append(InputFile(path, _kind_of(path, as_text)))
     return Found(files, left_out)
 
 
@@ -154,19 +154,17 @@ def _kind_of(path: str, as_text: bool) -> Kind:
     if as_text and suffix in _PLAIN_TOO:
         return "text"
     if suffix in _UNREAD:
-        way_out = (
-            (", or give " + parameter("documents", "line") + " to read it as plain text")
-            if suffix in _PLAIN_TOO
-            else ""
-        )
-        raise ValueError(f"{without_secrets(path)} is {_UNREAD[suffix]}" + way_out)
+        message = f"{without_secrets(path)} is {_UNREAD[suffix]}"
+        if suffix in _PLAIN_TOO:
+            message += ", or give " + parameter("documents", "line") + " to read it as plain text"
+        raise ValueError(message)
     kind = ROW_KINDS.get(suffix, "text")
     if kind in ("Parquet", "Arrow") and compression_of(path) is not None:
         raise ValueError(f"{without_secrets(path)} is {kind} that is compressed as a whole; unpack it")
     return kind
 
 
-def _below(folder: str, glob: str | None, as_text: bool) -> Found:
+def _files_in(folder: str, glob: str | None, as_text: bool) -> Found:
     """Returns the files of a folder, all of them rows or all of them text."""
     shown = without_secrets(folder)
     names = _visible_files(folder, glob or "*")
@@ -178,11 +176,11 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
         )
     saved = [name for name in names if os.path.basename(name) in (SAVED_SPLITS, SAVED_STATE)]
     if saved and any(_suffix(name) == ".arrow" for name in names):
-        return _saved(folder, shown, saved[0], names)
+        return _saved_dataset(folder, shown, saved[0], names)
     table_suffixes = {*ROW_KINDS, ".csv", ".tsv"} - set(_PLAIN_TOO if as_text else ())
     tables = [name for name in names if _suffix(name) in table_suffixes and not _is_metadata(name)]
     if not tables:
-        return Found([(name, "folder") for name in names])
+        return Found([InputFile(name, "folder") for name in names])
     rest = [name for name in names if name not in set(tables)]
     texts = [name for name in rest if not _is_metadata(name)]
     if texts:
@@ -195,10 +193,10 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
             + ", or name both as inputs of their own"
             + ((", or give " + parameter("documents", "file") + " to read all as text") if is_plain_too else "")
         )
-    return Found([(name, _kind_of(name, as_text)) for name in tables], rest)
+    return Found([InputFile(name, _kind_of(name, as_text)) for name in tables], rest)
 
 
-def _saved(folder: str, shown: str, state: str, names: Sequence[str]) -> Found:
+def _saved_dataset(folder: str, shown: str, state: str, names: Sequence[str]) -> Found:
     """Returns the Arrow files of a folder to which Hugging Face `datasets` saved one dataset.
 
     `state` is the file of metadata by which the folder was recognized, and `shown` is the folder for messages.
@@ -206,7 +204,7 @@ def _saved(folder: str, shown: str, state: str, names: Sequence[str]) -> Found:
     if os.path.dirname(state) != folder.rstrip("/") or os.path.basename(state) == SAVED_SPLITS:
         raise ValueError(f"the folder {shown} holds saved datasets; give the folder of one, such as train")
     files = arrow_objects(folder) if is_url(folder) else list(map(str, arrow_files(folder)))
-    return Found([(name, "Arrow") for name in files], [name for name in names if name not in files])
+    return Found([InputFile(name, "Arrow") for name in files], [name for name in names if name not in files])
 
 
 def _is_metadata(path: str) -> bool:
@@ -225,10 +223,10 @@ def _visible_files(folder: str, pattern: str) -> list[str]:
         root = Path(folder)
         found = root.glob(pattern) if "/" in pattern else root.rglob(pattern)
         names = [str(path) for path in found if path.is_file()]
-    visible = sorted((_parts(name, folder), name) for name in names)
+    visible = sorted((_parts_below(folder, name), name) for name in names)
     return [name for parts, name in visible if not any(part.startswith(".") for part in parts)]
 
 
-def _parts(path: str, folder: str) -> list[str]:
+def _parts_below(folder: str, path: str) -> list[str]:
     """Returns the names that lead from a folder to a file in it."""
     return path[len(folder) :].strip("/").split("/") if is_url(folder) else list(Path(path).relative_to(folder).parts)

@@ -14,8 +14,6 @@ from packhorse.tokenize.input.ranges import FileRange, Line, lines_of, open_plai
 from packhorse.tokenize.input.text_check import BYTE_ORDER_MARK, TextCheck, refuse_encoding
 
 _READ_CHARACTERS = 1 << 20
-
-
 _GAP = re.compile(r"[\s,]*")
 """What may be between two values."""
 
@@ -72,9 +70,9 @@ def _decoded(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
     """Parses values from a buffer of text, and reads more whenever the buffer ends within a value."""
     decoder = json.JSONDecoder()
     buffer, at = "", 0  # what was read and is not parsed yet begins at buffer[at]
-    number = 0  # of the next entry
+    number = 0  # number of the next entry
     is_array = is_closed = False  # whether the text has begun with "[", and whether "]" has come
-    is_whole = False  # whether the buffer holds the rest of the file
+    is_at_end = False  # whether the buffer holds all the rest of the file
     while True:
         at = _GAP.match(buffer, at).end()  # type: ignore[union-attr]
         if at < len(buffer) and number == 0 and not is_array and buffer[at] == "[":
@@ -90,14 +88,14 @@ def _decoded(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
             except json.JSONDecodeError as error:
                 failure = error.msg
             else:
-                if end < len(buffer) or is_whole:  # at the buffer's end, a number may continue
+                if end < len(buffer) or is_at_end:  # at the buffer's end, a number may continue
                     yield f"{where}, entry {number}", value
                     at, number = end, number + 1
                     continue
-        if is_whole:
+        if is_at_end:
             break
         more = text.read(max(_READ_CHARACTERS, len(buffer) - at))
-        buffer, at, is_whole = buffer[at:] + more, 0, not more
+        buffer, at, is_at_end = buffer[at:] + more, 0, not more
     if at < len(buffer):
         raise ValueError(f"{where}, entry {number} is not JSON: {failure}")
     if is_array and not is_closed:

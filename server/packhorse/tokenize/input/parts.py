@@ -5,21 +5,21 @@ Owns where a file may be cut. Reading a range of a file is in `ranges`, and find
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import BinaryIO, Literal
 
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import open_binary
 from packhorse.formats.object_store import for_each, is_url
-from packhorse.tokenize.input.files import Kind, compression_of
+from packhorse.tokenize.input.files import InputFile, Kind, compression_of
 from packhorse.tokenize.input.ranges import FileRange, parquet_group_sizes
 
 Cut = Literal["line", "paragraph"]
 """Where a text may be cut: before any line, or after a blank one."""
 
-_LEAST_PART_BYTES = 1 << 22
-_MOST_PART_BYTES = 1 << 26
 _PARTS = 256
 """Number of parts that is aimed at, within the limits of a part's size."""
+_LEAST_PART_BYTES, _MOST_PART_BYTES = 1 << 22, 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,15 @@ class Part:
     size_bytes: int
 
 
-def whole_files(files: Sequence[tuple[str, Kind]]) -> list[SizedRange]:
-    """Returns each file, given as (path or URL, kind), as one range with its size."""
-    return for_each(files, _sized) if any(is_url(path) for path, _ in files) else list(map(_sized, files))
+def whole_files(files: Sequence[InputFile]) -> list[SizedRange]:
+    """Returns each file as one range with its size."""
+    return for_each(files, _sized) if any(is_url(file.path) for file in files) else list(map(_sized, files))
 
 
-def _sized(file: tuple[str, Kind]) -> SizedRange:
-    path, kind = file
-    size_bytes = FileStamp.of(path).size_bytes
-    end = len(parquet_group_sizes(path)) if kind == "Parquet" else size_bytes
-    return SizedRange(FileRange(path, kind, 0, end), size_bytes)
+def _sized(file: InputFile) -> SizedRange:
+    size_bytes = FileStamp.of(file.path).size_bytes
+    end = len(parquet_group_sizes(file.path)) if file.kind == "Parquet" else size_bytes
+    return SizedRange(FileRange(file.path, file.kind, 0, end), size_bytes)
 
 
 def cut_into_parts(files: Sequence[SizedRange], cut_of: Callable[[Kind], Cut | None]) -> list[Part]:
@@ -61,19 +60,20 @@ def cut_into_parts(files: Sequence[SizedRange], cut_of: Callable[[Kind], Cut | N
     parts: list[Part] = []
     ranges: list[FileRange] = []
     size_bytes = 0
-    for cut in (cut for file in files for cut in _cuts(file, cut_of(file.range.kind), part_bytes)):
-        if ranges and ranges[-1].path == cut.range.path:
-            ranges[-1] = replace(ranges[-1], end=cut.range.end)
+    pieces = chain.from_iterable(_pieces(file, cut_of(file.range.kind), part_bytes) for file in files)
+    for piece in pieces:
+        if ranges and ranges[-1].path == piece.range.path:
+            ranges[-1] = replace(ranges[-1], end=piece.range.end)
         else:
-            ranges.append(cut.range)
-        size_bytes += cut.size_bytes
+            ranges.append(piece.range)
+        size_bytes += piece.size_bytes
         if size_bytes >= part_bytes:
             parts.append(Part(tuple(ranges), size_bytes))
             ranges, size_bytes = [], 0
     return [*parts, Part(tuple(ranges), size_bytes)] if ranges else parts
 
 
-def _cuts(file: SizedRange, cut: Cut | None, part_bytes: int) -> Iterator[SizedRange]:
+def _pieces(file: SizedRange, cut: Cut | None, part_bytes: int) -> Iterator[SizedRange]:
     """Yields consecutive ranges of a file, each of about `part_bytes`; or the whole file."""
     source = file.range
     if source.kind == "Parquet" and source.end > 1:
@@ -95,7 +95,9 @@ def _cuts(file: SizedRange, cut: Cut | None, part_bytes: int) -> Iterator[SizedR
 def next_cut(file: BinaryIO, offset: int, cut: Cut) -> int:
     """Returns the first offset at which a file may be cut, at `offset` (in bytes, above 0) or after it."""
     file.seek(offset - 1)
-    file.readline()
-    while cut == "paragraph" and file.readline().strip():
-        pass
+    line = file.readline()
+    if cut == "paragraph":
+        line = file.readline()
+        while line.strip():
+            line = file.readline()
     return file.tell()

@@ -1,7 +1,7 @@
 """Rows of all kinds of files, and the names of their columns.
 
 Owns choosing the reader for a file. JSON is in `json_rows`, and Parquet and Arrow are in `table_rows`. What cells must
-hold is in `_row_encoder`.
+hold is in `encoding/row_encoder`.
 """
 
 import os
@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packhorse.formats import require
-from packhorse.formats.arrow import open_arrow, read_arrow
-from packhorse.formats.object_store import is_url, object_file, without_secrets
+from packhorse.formats.object_store import without_secrets
 from packhorse.tokenize.input.files import ROW_KINDS, Found, find_inputs
 from packhorse.tokenize.input.json_rows import json_rows
 from packhorse.tokenize.input.ranges import FileRange, open_parquet
 from packhorse.tokenize.input.skipped import Skipped
-from packhorse.tokenize.input.table_rows import table_rows
+from packhorse.tokenize.input.table_rows import arrow_reader, table_rows
 from packhorse.tokenize.input.text_check import TextCheck
+
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+"""Values that count as no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,11 @@ class Row:
 def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:
     """Returns the files that inputs name, as `find_inputs` does; a ValueError if one has no rows."""
     found = find_inputs(inputs)
-    for path, kind in found.files:
-        if kind in ("text", "folder"):
+    for file in found.files:
+        if file.kind in ("text", "folder"):
             raise ValueError(
-                f"{without_secrets(path)} has no rows: they are in files that end in {', '.join(ROW_KINDS)}, those of "
-                "JSON also compressed (.gz, .zst)"
+                f"{without_secrets(file.path)} has no rows: they are in files that end in {', '.join(ROW_KINDS)}, "
+                "those of JSON also compressed (.gz, .zst)"
             )
     return found
 
@@ -56,12 +57,12 @@ def rows_of(
     """
     if source.kind in ("Parquet", "Arrow"):
         names = column_names(source)
-        there = [column for column in optional_columns if column in names]
-        others = tuple(name for name in names if name not in columns and name not in there)
-        seen.update(there)
-        for origin, values in table_rows(source, (*columns, *there), check):
-            more = dict(zip(there, values[len(columns) :], strict=True))
-            yield Row(origin, (*values[: len(columns)], *map(more.get, optional_columns)), others)
+        present = [column for column in optional_columns if column in names]
+        others = tuple(name for name in names if name not in columns and name not in present)
+        seen.update(present)
+        for origin, values in table_rows(source, (*columns, *present), check):
+            optional = dict(zip(present, values[len(columns) :], strict=True))
+            yield Row(origin, (*values[: len(columns)], *map(optional.get, optional_columns)), others)
         return
     known = {*columns, *optional_columns}
     for line, row in json_rows(source, columns, check):
@@ -70,18 +71,12 @@ def rows_of(
         yield Row(line, tuple(row.get(column) for column in (*columns, *optional_columns)), others)
 
 
-_NOTHING: tuple[Any, ...] = (None, "", [], {})
-"""Values that count as no value."""
-
-
 def column_names(source: FileRange) -> list[str]:
     """Returns the names of a table's columns."""
     if source.kind == "Parquet":
         with open_parquet(source.path) as file:
             return list(file.schema_arrow.names)
-    require("pyarrow")
-    reader = read_arrow(object_file(source.path), source.where) if is_url(source.path) else open_arrow(source.path)[1]
-    return list(reader.schema.names)
+    return list(arrow_reader(source).schema.names)
 
 
 def first_names(source: FileRange) -> list[str]:

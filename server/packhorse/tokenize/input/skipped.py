@@ -14,10 +14,8 @@ from packhorse.tokenize.ledger import Reason, write_entry
 Undecodable = Literal["skip", "error"]
 """What happens to text that is binary or not UTF-8."""
 
-
 OnBadRow = Literal["error", "skip"]
 """What happens to a row that cannot be read or encoded."""
-
 
 MOST_NAMED = 5
 """The most documents or rows of each kind that summaries and errors name."""
@@ -58,8 +56,9 @@ class Skipped:
 
 def refusal_of(named: Sequence[str], count: int) -> str:
     """Returns the message about bad rows: the first ones, each with its fault."""
-    message = named[0]
-    for number, fault in enumerate(named[1:]):
+    message, *others = named
+    for number, fault in enumerate(others):
         message = message + ("; " if number else ". Bad rows too: ") + fault
-    rest = f", and {count - len(named):,} more" if count > len(named) else ""
-    return message + rest + "; repair them, or leave bad rows out with " + parameter("on_bad_row", "skip")
+    if count > len(named):
+        message = message + f", and {count - len(named):,} more"
+    return message + "; repair them, or leave bad rows out with " + parameter("on_bad_row", "skip")

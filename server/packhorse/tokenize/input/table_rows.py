@@ -21,41 +21,46 @@ def table_rows(
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yields (file and row, values of the columns) for each row; `are_texts` refuses columns that hold no text."""
     where = source.where
-    for row, batch in (
-        _parquet_batches(source, columns, are_texts)
-        if source.kind == "Parquet"
-        else _arrow_batches(source, columns, are_texts)
-    ):
+    batches_of = _parquet_batches if source.kind == "Parquet" else _arrow_batches
+    for first_row, batch in batches_of(source, columns, are_texts):
         cells = [batch.column(batch.schema.get_field_index(column)) for column in columns]
         try:
             rows = list(zip(*map(cells_of, cells), strict=True))
         except UnicodeDecodeError:  # neither format checks that its strings are UTF-8
-            yield from _readable_rows(where, cells, row, check)
+            yield from _readable_rows(where, cells, first_row, check)
         else:
-            yield from ((f"{where}, row {number}", values) for number, values in enumerate(rows, row))
+            yield from ((f"{where}, row {number}", values) for number, values in enumerate(rows, first_row))
 
 
 def _parquet_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
     """Yields (number of its first row in the file, record batch)."""
     with open_parquet(source.path) as file:
         _check_columns(source.where, file.schema_arrow, columns, are_texts)
-        row = sum(file.metadata.row_group(group).num_rows for group in range(source.begin))
+        first_row = sum(file.metadata.row_group(group).num_rows for group in range(source.begin))
         groups = list(range(source.begin, source.end))
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=list(columns)):
-            yield row, batch
-            row += batch.num_rows
+            yield first_row, batch
+            first_row += batch.num_rows
 
 
 def _arrow_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
     """Yields (number of its first row in the file, record batch)."""
-    require("pyarrow")
-    reader = read_arrow(object_file(source.path), source.where) if is_url(source.path) else open_arrow(source.path)[1]
+    reader = arrow_reader(source)
     _check_columns(source.where, reader.schema, columns, are_texts)
-    row = 0
+    num_read = 0
     for whole in record_batches(reader, source.path):
         for first in range(0, whole.num_rows, _BATCH_ROWS):
-            yield row + first, whole.slice(first, _BATCH_ROWS)
-        row += whole.num_rows
+            yield num_read + first, whole.slice(first, _BATCH_ROWS)
+        num_read += whole.num_rows
+
+
+def arrow_reader(source: FileRange) -> Any:
+    """Opens an Arrow file or object; returns a reader of its record batches."""
+    require("pyarrow")
+    if is_url(source.path):
+        return read_arrow(object_file(source.path), source.where)
+    _, reader = open_arrow(source.path)
+    return reader
 
 
 def _check_columns(where: str, schema: Any, columns: Sequence[str], are_texts: bool) -> None:

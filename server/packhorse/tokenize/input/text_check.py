@@ -11,6 +11,8 @@ from packhorse.tokenize.encoding.special_texts import SpecialTexts
 from packhorse.tokenize.input.skipped import MOST_NAMED, OnBadRow, Skipped, Undecodable
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_FOREIGN_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""Byte order mark → encoding; those of UTF-32 come first, because one begins like UTF-16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class TextCheck:
     """Special tokens; a text that spells one is a bad row. None for no such check."""
 
     def bad(self, origin: object, fault: str) -> None:
-        """Counts a bad row; unless bad rows are skipped, raises a ValueError at number MOST_NAMED.
+        """Counts a bad row. If bad rows are errors, raises a ValueError at the row with number MOST_NAMED.
 
         So one error names several bad rows. If there are fewer, the caller raises it after the last row, by
         `Skipped.refuse_bad`.
@@ -90,19 +92,18 @@ class TextCheck:
             self.skipped.undecodable_named.append(f"{origin} ({named_as})" if named_as else str(origin))
 
 
-_MARKS = ((b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
-
-
 def foreign_encoding(head: bytes) -> str:
     """Returns "UTF-16" or "UTF-32" if the first bytes of a file are in that encoding; else an empty text.
 
     Without a byte order mark, UTF-16 is recognized by zeros at every other byte, if the text begins like JSON.
     """
-    for mark, name in _MARKS:
+    for mark, name in _FOREIGN_MARKS.items():
         if head.startswith(mark):
             return name
-    without_mark = len(head) >= 4 and [byte > 0 for byte in head[:4]] in ([True, False] * 2, [False, True] * 2)
-    return "UTF-16" if without_mark and (head[0] or head[1]) in b'{["' else ""
+    for order in (head[:4], head[1:2] + head[:1] + head[3:4] + head[2:3]):  # little-endian, big-endian
+        if len(order) == 4 and order[0] in b'{["' and order[2] and order[1] == order[3] == 0:
+            return "UTF-16"
+    return ""
 
 
 def refuse_encoding(head: bytes, where: str) -> None:

@@ -1,12 +1,12 @@
 """From a row of fine-tuning to sequences: one for a conversation or a pair, two for a preference.
 
 Owns what a conversation or an answer must be, and their errors. A row's cells first become items, one for each
-sequence, and then rows are encoded many at once. Leaves which cells make the items of each form to `_row_forms`, the
+sequence, and then rows are encoded many at once. Leaves which cells make the items of each form to `row_forms`, the
 options of each form to `columns`, reading rows to `input/rows`, and encoding to `packhorse.sft`.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from packhorse.sft import (
 )
 from packhorse.sft.forms.plain_data import called, json_fault
 from packhorse.sft.forms.sharegpt import as_messages
-from packhorse.sft.messages import FLAGS
+from packhorse.sft.messages import FLAGS, Turns
 from packhorse.sft.pairs import check_pair, pair_messages
 from packhorse.tokenize.columns import AnyColumns, ChatColumns
 from packhorse.tokenize.encoding.special_texts import special_pattern
@@ -52,8 +52,8 @@ class _TextPair(NamedTuple):
 
     prompt: str
     response: str
-    names: tuple[str, str]
-    """The columns of the prompt and the response."""
+    prompt_column: str
+    response_column: str
     unused: list[str]
     """Columns of the row that have a value, and that only rows of messages use."""
 
@@ -70,6 +70,8 @@ class RowEncoder:
         tokenizer: the tokenizer, with its chat template.
         path: the tokenizer's `tokenizer.json`.
         cutoff_len: the number of tokens to which longer sequences are cut; None cuts nothing.
+        own: the form's columns: kind of cell → name; None for a column that rows lack.
+        standard: standard names of optional columns that only this form has.
     """
 
     def __init__(
@@ -82,22 +84,17 @@ class RowEncoder:
         own: Mapping[str, str | None],
         standard: Collection[str] = (),
     ) -> None:
-        """`own` has the form's columns (kind → name), and `standard` names of optional columns that only it has."""
         self._columns = columns
         self._tokenizer = tokenizer
         self._path = path
         self._cutoff_len = cutoff_len
         self._own = {kind: column for kind, column in own.items() if column is not None}
         named = {"tools": columns.tools} if columns.tools else {}
-        kinds = [*_STANDARD, *_VERDICTS, *standard]
-        self._more = named | {
-            kind: kind
-            for kind in kinds
-            if kind not in named and kind not in self._own.values() and kind not in columns.ignore
-        }
+        taken = {*named, *self._own.values(), *columns.ignore}
+        self._optional = named | {name: name for name in (*_STANDARD, *_VERDICTS, *standard) if name not in taken}
         self.required = list(self._own.values())
         """Names of columns that every row must have."""
-        self.optional = list(self._more.values())
+        self.optional = list(self._optional.values())
         """Names of columns that are read if they are there."""
         self.named = list(named.values())
         """Names of optional columns that the user gave."""
@@ -111,11 +108,11 @@ class RowEncoder:
             NoTargetsError: the row has nothing to train on.
             ValueError: a cell does not hold what it must hold.
         """
-        cells = dict(zip([*self._own, *self._more], values, strict=True))
-        found = {kind: cells.get(kind) for kind in _VERDICTS if cells.get(kind) not in (None, "", [])}
-        for kind, value in found.items():
+        cells = dict(zip([*self._own, *self._optional], values, strict=True))
+        verdicts = {kind: cells.get(kind) for kind in _VERDICTS if cells.get(kind) not in (None, "", [])}
+        for kind, value in verdicts.items():
             _check_verdict(kind, value)
-        unread = [f"column {kind}" for kind, value in found.items() if not isinstance(value, bool | int | float)]
+        unread = [f"column {kind}" for kind, value in verdicts.items() if not isinstance(value, bool | int | float)]
         items = self._items(cells)
         return [_with_unused(item, unread) for item in items] if unread else items
 
@@ -150,7 +147,9 @@ class RowEncoder:
         texts = self._tokenizer.special_texts
         if not texts:
             return []
-        own = [text for item in items for text in (item[:2] if isinstance(item, _TextPair) else item.own_texts())]
+        own: list[str] = []
+        for item in items:
+            own += (item.prompt, item.response) if isinstance(item, _TextPair) else item.own_texts()
         found = [text for each in own for text in special_pattern(texts).findall(each)]
         if found and self._columns.special_in_text == "error":
             raise ValueError(
@@ -175,9 +174,10 @@ class RowEncoder:
         """Returns how many characters of these rows the tokenizer drops, or how many unknown tokens it made of them."""
         if self._unknown.known is not None:  # a chat with such a character is refused
             pairs = [item for item in items if isinstance(item, _TextPair)]
-            return sum(len(self._tokenizer.dropped_in(text)) for pair in pairs for text in pair[:2])
-        number = self._unknown.unknown_id
-        return 0 if number is None else sum(int((each.input_ids == number).sum()) for each in sequences)
+            texts = [text for pair in pairs for text in (pair.prompt, pair.response)]
+            return sum(len(self._tokenizer.dropped_in(text)) for text in texts)
+        unknown_id = self._unknown.unknown_id
+        return 0 if unknown_id is None else sum(int((each.input_ids == unknown_id).sum()) for each in sequences)
 
     @cached_property
     def _unknown(self) -> UnknownCharacters:
@@ -197,43 +197,35 @@ class RowEncoder:
         """
         (encoded,) = self.pairs.encode([(pair.prompt, pair.response)])
         ids = encoded.input_ids.tolist()
-        cut = len(ids) - int(encoded.loss_mask.sum())
+        num_untrained = len(ids) - int(encoded.loss_mask.sum())
         begin = self.pairs.num_opening(ids)
         end = len(ids) - self.pairs.num_closing(ids)
-        edges = ((0, begin, FROM_TOKENIZER), (begin, cut, pair.names[0]), (cut, end, pair.names[1]))
-        stretches = [
-            Stretch(
-                first=first,
-                end=last,
-                text=str(self._tokenizer.model.decode(ids[first:last], skip_special_tokens=False)),
-                is_trained=first >= cut,
-                message=None,
-                field=field,
-            )
-            for first, last, field in (*edges, (end, len(ids), FROM_TOKENIZER))
-            if first < last
-        ]
+        of_texts = ((num_untrained, pair.prompt_column), (end, pair.response_column))
+        ends = ((begin, FROM_TOKENIZER), *of_texts, (len(ids), FROM_TOKENIZER))
         return ExplainedSequence(
             text=pair.prompt + pair.response,
             input_ids=encoded.input_ids,
             loss_mask=encoded.loss_mask,
-            stretches=tuple(stretches),
+            stretches=stretches_of(self._tokenizer.model, ids, ends, num_untrained=num_untrained),
             unused=tuple(pair.unused),
         )
 
     @cached_property
     def chats(self) -> ChatEncoder:
         """The encoder of lists of messages."""
-        is_chat = isinstance(self._columns, ChatColumns)
+        train_turns: Turns = "all"
+        eos: str | None = None
+        if isinstance(self._columns, ChatColumns):
+            train_turns, eos = self._columns.train_turns, self._columns.eos
         return ChatEncoder(
             self._tokenizer,
             chat_template=self._columns.chat_template,
             max_tokens=self._cutoff_len,
             cutoff=self._columns.cutoff,
-            train_turns=self._columns.train_turns if isinstance(self._columns, ChatColumns) else "all",
+            train_turns=train_turns,
             template_options=self._columns.template_options,
             turn_end=self._columns.turn_end,
-            eos=self._columns.eos if is_chat and isinstance(self._columns.eos, str) else None,
+            eos=eos,
             ignore=self._columns.ignore,
         )
 
@@ -250,15 +242,16 @@ class RowEncoder:
         """Returns the item of a conversation: its messages, rendered with the row's system text, tools and options."""
         messages = as_messages(messages)
         for role in ("developer", "system"):
-            said = cells.get(role)
-            if said is None or (isinstance(said, str) and not said.strip()):
+            content = cells.get(role)
+            if content is None or (isinstance(content, str) and not content.strip()):
                 continue
-            if not isinstance(said, str) or not isinstance(messages, Sequence):
-                raise ValueError(f"the column {role} holds {called(said)}, not text")
+            if not isinstance(content, str) or not isinstance(messages, Sequence):
+                raise ValueError(f"the column {role} holds {called(content)}, not text")
             first = messages[0] if messages and isinstance(messages[0], Mapping) else {}
-            if first.get("role") == role and first.get("content") != said:
+            if first.get("role") != role:
+                messages = [{"role": role, "content": content}, *messages]
+            elif first.get("content") != content:
                 raise ValueError(f"the column {role} and the first message, of the {role}, differ; keep one of them")
-            messages = messages if first.get("role") == role else [{"role": role, "content": said}, *messages]
         options = parsed_cell("chat_template_kwargs", cells.get("chat_template_kwargs"))
         if options is not None and not isinstance(options, Mapping):
             raise ValueError(
@@ -266,17 +259,16 @@ class RowEncoder:
             )
         return self.chats.render(messages, parsed_cell("tools", cells.get("tools")) or None, options=options)
 
-    def _answered(self, prompt: Any, response: Any, cells: Cells, names: tuple[str, str]) -> Item:
+    def _answered(self, prompt: Any, response: Any, cells: Cells, kind: str) -> Item:
         """Returns the item of a prompt and one response; both are text, or both are lists of messages.
 
-        `names` says in error messages what the two are, such as ("prompt", "chosen answer").
+        `kind` is the kind of the response's cell: "response", "chosen" or "rejected".
         """
         assert not isinstance(self._columns, ChatColumns)
-        is_chat = [not isinstance(cell, str) for cell in (prompt, response)]
-        if is_chat == [False, False]:
+        if isinstance(prompt, str) and isinstance(response, str):
             if self._columns.is_templated:
                 raise ValueError(
-                    f"the {names[0]} is text, but "
+                    "the prompt is text, but "
                     + parameter("chat_template")
                     + ", "
                     + parameter("template_options")
@@ -286,24 +278,36 @@ class RowEncoder:
                     + parameter("tools_column")
                     + " are for lists of messages; leave them out"
                 )
-            self.pairs  # noqa: B018 - fails here if nothing ends a sequence
-            unused = [f"column {kind}" for kind in _STANDARD if cells.get(kind)]
-            return _TextPair(
-                *check_pair(prompt, response), (self._columns_of(names[0]), self._columns_of(names[1])), unused
-            )
-        if is_chat != [True, True] or not all(isinstance(cell, list) for cell in (prompt, response)):
-            kinds = [called(cell) for cell in (prompt, response)]
+            _ = self.pairs  # fails here if nothing ends a sequence
+            prompt, response = check_pair(prompt, response)
+            unused = [f"column {name}" for name in _STANDARD if cells.get(name)]
+            return _TextPair(prompt, response, self._own.get("prompt", "prompt"), self._own[kind], unused)
+        if not (isinstance(prompt, list) and isinstance(response, list)):
+            name = kind if kind == "response" else f"{kind} answer"
             raise ValueError(
-                f"the {names[0]} is {kinds[0]} and the {names[1]} is {kinds[1]}; both are text, or both lists of "
+                f"the prompt is {called(prompt)} and the {name} is {called(response)}; both are text, or both lists of "
                 "messages"
             )
         if self._columns.eos is not True:
             raise ValueError("the chat template ends the turns of messages; leave out eos")
         return self._rendered(pair_messages(prompt, response), cells)
 
-    def _columns_of(self, name: str) -> str:
-        """Returns the column of a part of a pair, e.g. of "chosen answer" the column of the kind "chosen"."""
-        return self._own.get(name.removesuffix(" answer"), name)
+
+def stretches_of(
+    model: Any, ids: Sequence[int], ends: Iterable[tuple[int, str]], *, num_untrained: int = 0
+) -> tuple[Stretch, ...]:
+    """Returns the stretches of a sequence that are not empty; `ends` has the end and the origin of each."""
+    stretches: list[Stretch] = []
+    first = 0
+    for end, origin in ends:
+        if first < end:
+            text = str(model.decode(ids[first:end], skip_special_tokens=False))
+            is_trained = first >= num_untrained
+            stretches.append(
+                Stretch(first=first, end=end, text=text, is_trained=is_trained, message=None, field=origin)
+            )
+        first = end
+    return tuple(stretches)
 
 
 def _check_verdict(name: str, value: Any) -> None:

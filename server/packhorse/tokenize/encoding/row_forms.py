@@ -1,20 +1,17 @@
 """The three forms of fine-tuning rows: conversations, prompts with responses, and preferences.
 
 Owns which cells make the items of each form, and choosing the form by its columns. Leaves encoding items, and what a
-conversation or an answer must be, to `_row_encoder`.
+conversation or an answer must be, to `row_encoder`.
 """
 
 from pathlib import Path
 from typing import Any
 
-from packhorse.sft import (
-    ChatTokenizer,
-    NoTargetsError,
-)
+from packhorse.sft import ChatTokenizer, NoTargetsError
 from packhorse.sft.forms.plain_data import called
 from packhorse.sft.pairs import common_messages
-from packhorse.tokenize._row_encoder import Cells, Item, RowEncoder, parsed_cell
 from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
+from packhorse.tokenize.encoding.row_encoder import Cells, Item, RowEncoder, parsed_cell
 
 
 class Chats(RowEncoder):
@@ -22,7 +19,7 @@ class Chats(RowEncoder):
 
     def __init__(self, columns: ChatColumns, *args: Any) -> None:
         super().__init__(columns, *args, own={"messages": columns.messages})
-        self.chats  # noqa: B018 - a wrong template fails before any work
+        _ = self.chats  # a wrong template fails before any work
 
     def _items(self, cells: Cells) -> list[Item]:
         messages = parsed_cell("messages", cells["messages"])
@@ -40,10 +37,10 @@ class Pairs(RowEncoder):
         super().__init__(columns, *args, own=own, standard=("input",) if is_alpaca else ())
 
     def _items(self, cells: Cells) -> list[Item]:
-        prompt, more = cells["prompt"], cells.get("input")
-        if isinstance(more, str) and more.strip() and isinstance(prompt, str):
-            prompt = f"{prompt}\n{more}"
-        return [self._answered(prompt, cells["response"], cells, ("prompt", "response"))]
+        prompt, alpaca_input = cells["prompt"], cells.get("input")
+        if isinstance(alpaca_input, str) and alpaca_input.strip() and isinstance(prompt, str):
+            prompt = f"{prompt}\n{alpaca_input}"
+        return [self._answered(prompt, cells["response"], cells, "response")]
 
 
 class Preferences(RowEncoder):
@@ -64,11 +61,12 @@ class Preferences(RowEncoder):
         if prompt is not None and holds_prompt and self._columns.prompt is not None:
             raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
         if prompt is None or holds_prompt:
-            is_text = isinstance(chosen, str) and isinstance(rejected, str)
-            prompt, chosen, rejected = (self.pairs.common_prompt if is_text else common_messages)(chosen, rejected)
+            are_texts = isinstance(chosen, str) and isinstance(rejected, str)
+            split = self.pairs.common_prompt if are_texts else common_messages
+            prompt, chosen, rejected = split(chosen, rejected)
         return [
-            self._answered(prompt, chosen, cells, ("prompt", "chosen answer")),
-            self._answered(prompt, rejected, cells, ("prompt", "rejected answer")),
+            self._answered(prompt, chosen, cells, "chosen"),
+            self._answered(prompt, rejected, cells, "rejected"),
         ]
 
 

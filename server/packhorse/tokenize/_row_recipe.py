@@ -1,0 +1,207 @@
+"""The rows of a part of the input, tokenized into the part's token files with a loss mask.
+
+Owns which rows are left out, and the counts. Leaves reading rows to `input/rows`, turning a row into sequences to
+`encoding/row_encoder`, dividing the input into parts to `_work`, and joining them to `fine_tuning`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.parameters import message_of, parameter
+from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
+from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.tokenize.columns import AnyColumns
+from packhorse.tokenize.encoding.row_encoder import Item, RowEncoder
+from packhorse.tokenize.encoding.row_forms import row_encoder
+from packhorse.tokenize.encoding.tokenizers import checksum_of, tokenizer_files
+from packhorse.tokenize.input.ranges import FileRange
+from packhorse.tokenize.input.rows import Row, rows_of
+from packhorse.tokenize.input.skipped import MOST_NAMED, OnBadRow, Skipped, Undecodable
+from packhorse.tokenize.input.text_check import TextCheck
+from packhorse.tokenize.ledger import open_ledger
+from packhorse.tokenize.tally import Tally
+
+NoTargets = Literal["error", "drop"]
+"""What happens to a sequence that has no token to train on."""
+
+_Result = TypeVar("_Result")
+
+_BATCH_ROWS = 256
+"""Rows that are encoded at once."""
+_BEYOND_CUTOFF = "tokens beyond the cutoff"
+"""The name under which tokens that the cutoff cut off are counted, among unused fields."""
+_SEQUENCES_OF_PREFERENCE = 2
+"""Sequences of a row of preferences."""
+
+
+class _RowItems(NamedTuple):
+    """A row, read but not encoded."""
+
+    origin: object
+    """Where the row is; printed, it says the file, and the line or row."""
+    items: list[Item]
+
+
+class _RowSequences(NamedTuple):
+    """A row, encoded."""
+
+    origin: object
+    sequences: list[EncodedSequence]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRecipe:
+    """Tokenizes rows with the options of a job; a `_work.Recipe`."""
+
+    columns: AnyColumns
+    tokenizer: Path
+    vocab_size: int
+    cutoff_len: int | None
+    no_targets: NoTargets
+    undecodable: Undecodable
+    on_bad_row: OnBadRow
+
+    def encoder(self) -> RowEncoder:
+        """Returns the encoder of rows; the tokenizer is loaded once in each process."""
+        tokenizer = _loaded(self.tokenizer, *map(FileStamp.of, tokenizer_files(self.tokenizer)))
+        return row_encoder(self.columns, tokenizer, tokenizer_json_path(self.tokenizer), self.cutoff_len)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns everything that shapes the output, as JSON values."""
+        columns = asdict(self.columns)
+        template = columns.pop("chat_template", None)
+        files = [*tokenizer_files(self.tokenizer), *([template] if template else [])]
+        return {
+            **columns,
+            "tokenizer": checksum_of(files),
+            "cutoff_len": self.cutoff_len,
+            "no_targets": self.no_targets,
+            "undecodable": self.undecodable,
+            "on_bad_row": self.on_bad_row,
+        }
+
+    def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
+        """Encodes the rows of some ranges into the token files of a prefix; see `_work.Recipe`."""
+        encoder = self.encoder()
+        tally, seen = Tally(), set[str]()
+        with (
+            MaskedTokenWriter(prefix, vocab_size=self.vocab_size, overwrite=True) as writer,
+            open_ledger(prefix) as ledger,
+        ):
+            skipped = Skipped(ledger=ledger)
+            check = TextCheck(self.undecodable, skipped, self.on_bad_row)
+            rows = chain.from_iterable(
+                rows_of(source, encoder.required, encoder.optional, check, seen) for source in ranges
+            )
+            for origin, sequences in self._encoded(encoder, rows, check, tally):
+                if not self._is_left_out(origin, sequences, skipped, tally):
+                    for encoded in sequences:
+                        _write_sequence(origin, encoded, writer, tally)
+            if self.on_bad_row == "error":
+                skipped.refuse_bad()
+            tally.sequences, tally.tokens = len(writer), writer.num_tokens
+        tally.skip(skipped)
+        tally.seen = sorted(seen)
+        return tally
+
+    def _is_left_out(
+        self, origin: object, sequences: Sequence[EncodedSequence], skipped: Skipped, tally: Tally
+    ) -> bool:
+        """Returns whether a row is left out, as too long or without targets; then it is also counted and named."""
+        drops_long = "drop" in (self.columns.cutoff, self.no_targets)
+        if drops_long and any(encoded.is_too_long for encoded in sequences):
+            tally.too_long += len(sequences)
+            skipped.leave_out("too_long", origin)
+            tally.too_long_named = [*tally.too_long_named, str(origin)][:MOST_NAMED]
+            return True
+        if self.no_targets == "drop" and not (sequences and all(each.num_trained_tokens for each in sequences)):
+            # Only a preference can have no sequences: if its two answers are the same, it is not encoded.
+            tally.drop(origin, len(sequences) or _SEQUENCES_OF_PREFERENCE)
+            skipped.leave_out("no_targets", origin)
+            return True
+        return False
+
+    def _read(self, encoder: RowEncoder, row: Row) -> list[Item]:
+        """Returns a row's items; none if it has nothing to train on and such rows are dropped."""
+        try:
+            return _naming(row.origin, encoder.read, *row.values)
+        except NoTargetsError:
+            if self.no_targets == "error":
+                raise
+            return []
+
+    def _encoded(
+        self, encoder: RowEncoder, rows: Iterable[Row], check: TextCheck, tally: Tally
+    ) -> Iterator[_RowSequences]:
+        """Yields the sequences of each row that is not empty or bad; encodes batch by batch."""
+        batch: list[_RowItems] = []
+        for row in rows:
+            if any(value is None or value == [] for value in row.values[: len(encoder.required)]):
+                check.skipped.leave_out_empty(row.origin)
+                continue
+            try:
+                items = self._read(encoder, row)
+                unused = _naming(row.origin, encoder.unused, items, row.others)
+                special_texts = _naming(row.origin, encoder.special_texts, items)
+            except NoTargetsError:
+                raise
+            except ValueError as error:
+                check.bad(row.origin, message_of(error))
+                continue
+            for text in special_texts:
+                tally.special[text] = tally.special.get(text, 0) + 1
+            for name, count in unused.items():
+                if name in tally.unused:  # then the first row is known, and no line number need be looked up
+                    tally.note_unused(name, 1, count, "")
+                else:
+                    tally.note_unused(name, 1, count, str(row.origin))
+            batch.append(_RowItems(row.origin, items))
+            if len(batch) >= _BATCH_ROWS:
+                yield from _encoded_batch(encoder, batch, tally)
+                batch = []
+        yield from _encoded_batch(encoder, batch, tally)
+
+
+def _write_sequence(origin: object, encoded: EncodedSequence, writer: MaskedTokenWriter, tally: Tally) -> None:
+    """Writes and counts a sequence of a row; refuses one without a token to train on."""
+    _naming(origin, encoded.check_targets)
+    if encoded.num_open_turns:
+        tally.open_turns += encoded.num_open_turns
+        ending = f" ({encoded.open_turn!r})" if encoded.open_turn else ""
+        tally.open_named = [*tally.open_named, f"{origin}{ending}"][:MOST_NAMED]
+    writer.append(encoded.input_ids, encoded.loss_mask)
+    tally.longest = max(tally.longest, len(encoded))
+    if encoded.num_cut_tokens:
+        tally.cut_sequences += 1
+        tally.cut_tokens += encoded.num_cut_tokens
+        tally.note_unused(_BEYOND_CUTOFF, 1, encoded.num_cut_tokens, str(origin))
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: Path, *stamps: FileStamp) -> ChatTokenizer:
+    """Loads a tokenizer for chats; `stamps` of its files make the cache miss after a change."""
+    return load_chat_tokenizer(path)
+
+
+def _encoded_batch(encoder: RowEncoder, batch: Sequence[_RowItems], tally: Tally) -> Iterator[_RowSequences]:
+    """Encodes a batch of rows, and yields the sequences of each."""
+    items = [item for row in batch for item in row.items]
+    sequences = encoder.encode(items)
+    tally.unknown += encoder.num_unknown(items, sequences)
+    following = iter(sequences)
+    return (_RowSequences(row.origin, list(islice(following, len(row.items)))) for row in batch)
+
+
+def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:
+    """Calls a function; its errors name the row, by its origin."""
+    try:
+        return function(*args)
+    except NoTargetsError as error:
+        raise NoTargetsError(f"{origin}: " + message_of(error) + " (" + parameter("no_targets", "drop") + ")") from None
+    except ValueError as error:
+        raise ValueError(f"{origin}: " + message_of(error)) from error
