@@ -236,8 +236,7 @@ class Manifest(Facts):
 
     def _rules(self) -> Iterator[tuple[str, bool]]:
         """Yields each rule about the fields of any manifest, in words, and whether this manifest keeps it."""
-        options, ledger = self.options, self.over_length
-        most_per_bin = options.max_sequences_per_bin
+        options, ledger, most_per_bin = self.options, self.over_length, self.options.max_sequences_per_bin
         yield "version is at least 1", self.version >= 1
         yield "max_seq_len is in [1, 2^31)", 1 <= options.max_seq_len < 2**31
         yield "max_sequences_per_bin is at least 1", most_per_bin is None or most_per_bin >= 1

@@ -15,6 +15,7 @@ import numpy as np
 from packhorse.formats import MegatronWriter
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.parameters import parameter
+from packhorse.tokenize.encoding._unknown_characters import UnknownCharacters
 from packhorse.tokenize.encoding.keys_file import KeyedText, KeysFile
 from packhorse.tokenize.encoding.special_texts import SpecialInText, SpecialTexts
 from packhorse.tokenize.encoding.tokenizers import (
@@ -25,7 +26,6 @@ from packhorse.tokenize.encoding.tokenizers import (
     tokenizer_files,
 )
 from packhorse.tokenize.encoding.training import DEFAULT_EOS
-from packhorse.tokenize.encoding.unknown_characters import UnknownCharacters
 from packhorse.tokenize.tally import Tally
 
 _BATCH_DOCUMENTS = 1024

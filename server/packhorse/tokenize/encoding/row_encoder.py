@@ -26,9 +26,9 @@ from packhorse.sft.forms.sharegpt import as_messages
 from packhorse.sft.messages import FLAGS, Turns
 from packhorse.sft.pairs import check_pair, pair_messages
 from packhorse.tokenize.columns import AnyColumns, ChatColumns
+from packhorse.tokenize.encoding._unknown_characters import UnknownCharacters
 from packhorse.tokenize.encoding.special_texts import special_pattern
 from packhorse.tokenize.encoding.tokenizers import end_of_sequence, load_tokenizer
-from packhorse.tokenize.encoding.unknown_characters import UnknownCharacters
 
 if TYPE_CHECKING:
     from packhorse.sft.rendering import RenderedChat
