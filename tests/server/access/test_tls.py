@@ -51,14 +51,14 @@ def test_grpc_is_told_of_other_certificates_once(files, renewals):
 def test_what_is_wrong_is_told_as_long_as_it_lasts_and_when_they_end(files):
     put = files("one")
     certificates = Certificates(put)
-    ((name, end),) = certificates.ends().items()
+    ((name, end),) = certificates.expiries().items()
     assert name == put.cert.name
     assert end > time.time()
     assert not certificates.trouble
     put.key.write_text("half a key")
     assert "stays in use" in certificates.trouble
     put.cert.write_text("half a certificate")
-    assert certificates.ends() == {}
+    assert certificates.expiries() == {}
     files("two")
     assert not certificates.trouble
 

@@ -21,7 +21,7 @@ class Dying:
     pid = 1
 
     def __init__(self, lives):
-        self._lives, self.process, self.started = lives, self, processes.time.monotonic()
+        self._lives, self.handle, self.started = lives, self, processes.time.monotonic()
 
     async def datasets(self):
         return ["some"]

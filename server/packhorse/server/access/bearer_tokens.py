@@ -1,7 +1,7 @@
 """Bearer tokens: their names, grants and expiry.
 
 Owns the token file and its lines (grants). Leaves what the sender of a call may read and change to `access.caller`, and
-asking for a token at each call to `interceptor`.
+the check that every call has a token to `interceptor`.
 
 A token is 256 random bits, so its plain SHA-256 does not reveal it: there is nothing to guess, and a slow hash such as
 scrypt, made for passwords that people choose, would only let strangers use up the server's time.
@@ -108,15 +108,16 @@ class Grant:
         name, *words = line.split()
         if not words:
             raise ValueError(f"{name[:80]!r} has no hash; `packhorse token new` writes whole lines")
+        hashed, *options = words
         scopes = {}
-        for word in words[1:]:
+        for word in options:
             field, equals, value = word.partition("=")
             if not equals or field not in ("datasets", "methods", "expires") or field in scopes:
                 raise ValueError(f"{word[:80]!r} of {name} must be datasets=…, methods=… or expires=…, each once")
             scopes[field] = value
         return cls(
             name,
-            words[0],
+            hashed,
             tuple(scopes.get("datasets", "*").split(",")),
             tuple(scopes.get("methods", "*").split(",")),
             parse_time(scopes["expires"]) if "expires" in scopes else None,
@@ -145,8 +146,8 @@ class Grant:
 
     def check_method(self, method: str) -> None:
         """Raises a ServiceError if the grant is not for a method."""
-        is_named = method in self.methods
-        if not is_named and (method in NAMED or not any(fnmatchcase(method, each) for each in self.methods)):
+        is_matched = method not in NAMED and any(fnmatchcase(method, pattern) for pattern in self.methods)
+        if method not in self.methods and not is_matched:
             raise ServiceError(
                 pb.ERROR_REASON_ACCESS_DENIED,
                 f"this token ({self.name}) is not for {method}; ask whoever runs the server for one that is",
@@ -181,9 +182,9 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._read = Watched("the token file", [path], lambda: _grants_in(path), fresh_seconds=FRESH_SECONDS)
+        self._file = Watched("the token file", [path], lambda: _grants_in(path), fresh_seconds=FRESH_SECONDS)
         self._gone_since: float | None = None
-        grants = self._read.get()
+        grants = self._file.get()
         if grants is None:
             raise ValueError(parameter("token_file") + f" {path} cannot be read: there is no such file")
         if not grants:
@@ -222,7 +223,7 @@ class TokenFile:
     def grants(self) -> tuple[Grant, ...]:
         """Returns all grants, expired ones as well, in the order of the file."""
         with self._lock:
-            grants, now = self._read.get(), time.monotonic()
+            grants, now = self._file.get(), time.monotonic()
             if grants:
                 self._grants, self._gone_since = grants, None
             elif self._gone_since is None:
@@ -236,17 +237,17 @@ class TokenFile:
     @property
     def trouble(self) -> str:
         """What is wrong with the file now; empty if nothing is."""
-        accepted, grants = self.grants(), self._read.get()
+        accepted, grants = self.grants(), self._file.get()
         if grants:
-            return self._read.trouble
+            return self._file.trouble
         return self._missing(grants) + ("" if accepted else ": no token is accepted")
+
+    def expiries(self) -> dict[str, float]:
+        """Returns when tokens expire, by their names, in seconds since 1970; without those that never do."""
+        return {grant.name: grant.expires.timestamp() for grant in self.grants() if grant.expires is not None}
 
     def _missing(self, grants: tuple[Grant, ...] | None) -> str:
         return parameter("token_file") + f" {self._path} {('is gone' if grants is None else 'has no token')}"
-
-    def ends(self) -> dict[str, float]:
-        """Returns when tokens expire, by their names, in seconds since 1970; without those that never do."""
-        return {grant.name: grant.expires.timestamp() for grant in self.grants() if grant.expires is not None}
 
 
 def _grants_in(path: Path) -> tuple[Grant, ...] | None:
@@ -301,12 +302,12 @@ def parse_time(text: str) -> datetime:
         '2031-01-01T00:00:00+00:00'
     """
     try:
-        time = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
             parameter("expires") + f" must be a time such as 2031-01-01 or 2031-01-01T12:00:00Z, got {text[:80]!r}"
         ) from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _unauthenticated(cause: str, message: str) -> ServiceError:

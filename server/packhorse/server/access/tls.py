@@ -8,6 +8,7 @@ import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
@@ -36,11 +37,18 @@ class TlsFiles:
         return (self.cert, self.key) if self.client_ca is None else (self.cert, self.key, self.client_ca)
 
 
+class _Loaded(NamedTuple):
+    """The content of the files, in the two forms in which ports take it."""
+
+    for_grpc: grpc.ServerCertificateConfiguration
+    for_metrics: ssl.SSLContext
+
+
 class Certificates:
     """Certificates for new connections, always the files' current ones; open connections keep theirs.
 
-    If files change into something unusable (half copied, a key of another certificate), the certificates before them
-    stay in use, and the log says why.
+    If files change into something unusable (half copied, a key of another certificate), the previous certificates stay
+    in use, and the log says why.
 
     Args:
         files: the PEM files.
@@ -58,17 +66,17 @@ class Certificates:
         """What is wrong with the files now; empty if nothing is."""
         return self._current.trouble
 
-    def ends(self) -> dict[str, float]:
+    def expiries(self) -> dict[str, float]:
         """Returns when the certificates expire, by their files' names, in seconds since 1970."""
-        ends = {}
-        for path in (self._files.cert, *(() if self._files.client_ca is None else (self._files.client_ca,))):
+        expiries = {}
+        for path in filter(None, (self._files.cert, self._files.client_ca)):
             with suppress(ValueError, OSError):  # `trouble` says what is wrong with it
-                ends[path.name] = expiry_of(path).timestamp()
-        return ends
+                expiries[path.name] = expiry_of(path).timestamp()
+        return expiries
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Returns the credentials of a gRPC port, which fetches changed certificates at every new connection."""
-        current, _ = self._current.get()
+        current = self._current.get().for_grpc
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
             """Returns the new certificates; None while they are the same.
@@ -77,7 +85,7 @@ class Certificates:
             using them. Passing the same certificates for each of a thousand connections ended the process.
             """
             nonlocal current
-            before, (current, _) = current, self._current.get()
+            before, current = current, self._current.get().for_grpc
             return None if current is before else current
 
         return grpc.dynamic_ssl_server_credentials(
@@ -88,10 +96,10 @@ class Certificates:
 
     def ssl_context(self) -> ssl.SSLContext:
         """Returns the context of a new connection of the metrics' port."""
-        return self._current.get()[1]
+        return self._current.get().for_metrics
 
-    def _read(self) -> tuple[grpc.ServerCertificateConfiguration, ssl.SSLContext]:
-        """Reads and checks the files; returns the certificates for gRPC, and the context for the metrics' port."""
+    def _read(self) -> _Loaded:
+        """Reads and checks the files."""
         files = self._files
         cert = _bytes_of("tls_cert", files.cert)
         key = _bytes_of("tls_key", files.key)
@@ -115,7 +123,7 @@ class Certificates:
                     parameter("tls_client_ca") + f" {files.client_ca} holds no certificates (PEM): {error}"
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
-        return grpc.ssl_server_certificate_configuration([(key, cert)], client_ca), context
+        return _Loaded(grpc.ssl_server_certificate_configuration([(key, cert)], client_ca), context)
 
 
 def _bytes_of(option: str, path: Path) -> bytes:

@@ -7,6 +7,7 @@ starts or drains, to `running`.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -93,9 +94,8 @@ class Condition:
             _LOG.error("health is NOT_SERVING: %s", reason)
         elif before and not self._reasons:
             _LOG.info("health is SERVING again")
-        status = health_pb2.HealthCheckResponse
-        await self._servicer.set(SERVICE, status.NOT_SERVING if self._reasons else status.SERVING)
-        await self._servicer.set("", status.NOT_SERVING if NO_BLOCKS in self._reasons else status.SERVING)
+        await self._servicer.set(SERVICE, _health_if(not self._reasons))
+        await self._servicer.set("", _health_if(NO_BLOCKS not in self._reasons))
         self._metrics.serving.set(not self._reasons)
 
     async def set_tokens(self, *, is_whole: bool) -> None:
@@ -104,12 +104,16 @@ class Condition:
         Args:
             is_whole: whether the tokens of all datasets can be sent.
         """
-        status = health_pb2.HealthCheckResponse
-        await self._servicer.set(TOKENS, status.SERVING if is_whole else status.NOT_SERVING)
+        await self._servicer.set(TOKENS, _health_if(is_whole))
+
+
+def _health_if(serves: bool) -> "health_pb2.HealthCheckResponse.ServingStatus":
+    status = health_pb2.HealthCheckResponse
+    return status.SERVING if serves else status.NOT_SERVING
 
 
 class BlockProbe:
-    """Looks up each dataset in turn and makes one of its blocks, as a client's request would.
+    """Looks up one dataset after the other and makes one of its blocks, as a client's request would.
 
     Args:
         catalog: of the datasets.
@@ -123,13 +127,14 @@ class BlockProbe:
         self._hanging: set[str] = set()
 
     def make_block(self) -> None:
-        """Makes a block of the next dataset that answers. A dataset whose files hang is passed over.
+        """Makes a block of the next dataset whose files answer.
 
         Raises:
             TimeoutError: no dataset answers.
         """
         names = sorted(dataset.name for dataset in self._catalog.opened())
-        for name in [*(name for name in names if name > self._last), *(name for name in names if name <= self._last)]:
+        num_done = bisect_right(names, self._last)  # those after the last one come first
+        for name in names[num_done:] + names[:num_done]:
             self._last = name
             try:
                 within(f"a block of {name}", partial(self._make, name), PROBE_SECONDS)
@@ -138,7 +143,7 @@ class BlockProbe:
                     _LOG.error("no block of %s can be made: its files have not answered for some seconds", name)
                 self._hanging.add(name)
                 continue
-            except ServiceError:  # the dataset is not served: no fault of this probe; its clients get the same error
+            except ServiceError:  # the dataset is not served, and its clients get the same error
                 self._hanging.discard(name)
                 continue
             if name in self._hanging:
@@ -153,7 +158,7 @@ class BlockProbe:
 
 
 async def probe(lanes: Sequence[Lane], make_block: Callable[[], None], condition: Condition) -> None:
-    """Sets health, again and again until it is cancelled, by whether all lanes answer and a block can be made."""
+    """Looks again and again whether all lanes answer and a block can be made, and sets health; ends if cancelled."""
     while True:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
@@ -167,10 +172,10 @@ async def probe(lanes: Sequence[Lane], make_block: Callable[[], None], condition
         await asyncio.sleep(PROBE_EVERY_SECONDS)
 
 
-def _why_no_block(make: Callable[[], None]) -> str:
+def _why_no_block(make_block: Callable[[], None]) -> str:
     """Returns why no block can be made, for a reason that a restart would not remove; empty if one was made."""
     try:
-        make()
+        make_block()
     except TimeoutError:
         return "the files of no dataset answer"
     except Exception as error:

@@ -65,11 +65,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     Args:
         host: to listen on.
         port: 0 for a free one.
-        registry: of the metrics.
-        is_serving: called for each request of /healthz; may take some seconds.
+        app: answers requests.
         certificates: for HTTPS; None for HTTP.
-        tokens: the token file: a scrape needs a token for METRICS. None if everyone may scrape.
-        page: the status page; None for none.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -77,16 +74,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        registry: CollectorRegistry,
-        is_serving: Callable[[], bool],
-        certificates: Certificates | None = None,
-        tokens: TokenFile | None = None,
-        page: Page | None = None,
-    ) -> None:
+    def __init__(self, host: str, port: int, app: _App, certificates: Certificates | None) -> None:
         is_ipv6 = ":" in host
         if is_ipv6:
             self.address_family = AF_INET6
@@ -96,7 +84,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
         scheme, shown = "http" if certificates is None else "https", f"[{host}]" if is_ipv6 else host
         self.url = f"{scheme}://{shown}:{self.server_port}/metrics"
-        self.set_app(_by_path(make_wsgi_app(registry), page, is_serving, tokens))
+        self.set_app(app)
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -164,6 +152,14 @@ def listen_for_metrics(
 ) -> MetricsServer | None:
     """Returns a running server of metrics, if the options name an address for one.
 
+    Args:
+        config: the options.
+        registry: of the metrics.
+        is_serving: called for each request of /healthz; may take some seconds.
+        certificates: for HTTPS; None for HTTP.
+        tokens: the token file: a scrape needs a token for METRICS. None if everyone may scrape.
+        page: the status page; None for none.
+
     Raises:
         OSError: the address cannot be listened on.
     """
@@ -171,28 +167,30 @@ def listen_for_metrics(
         return None
     host, port = split_address("metrics_listen", config.metrics_listen)
     try:
-        return MetricsServer(host, port, registry, is_serving, certificates, tokens, page)
+        return MetricsServer(host, port, _by_path(make_wsgi_app(registry), is_serving, tokens, page), certificates)
     except OSError as error:
         raise OSError(parameter("metrics_listen") + f" {config.metrics_listen}: {error.strerror}") from None
 
 
-def _by_path(metrics: _App, page: Page | None, is_serving: Callable[[], bool], tokens: TokenFile | None) -> _App:
+def _by_path(metrics: _App, is_serving: Callable[[], bool], tokens: TokenFile | None, page: Page | None) -> _App:
     """Returns a WSGI application that answers each path.
 
     /healthz answers everyone, as gRPC's health does. So does the status page, which gets its figures from DOCUMENT;
     DOCUMENT and /metrics need a token.
     """
-    guarded = {"/metrics": metrics} | ({} if page is None else {DOCUMENT: page})
-    if tokens is not None:
-        guarded = {path: _guarded(app, tokens) for path, app in guarded.items()}
 
-    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Passes a request to the application of its path; answers /healthz and unknown paths itself."""
         path = environ.get("PATH_INFO", "")
-        if path in guarded:
-            return guarded[path](environ, start_response)
-        if page is not None and page.has(path):
-            return page(environ, start_response)
+        app: _App | None = None
+        if path == "/metrics":
+            app = metrics
+        elif page is not None and page.has(path):
+            app = page
+        if app is not None:
+            if tokens is not None and path in ("/metrics", DOCUMENT):
+                app = _with_token(app, tokens)
+            return app(environ, start_response)
         if path != "/healthz":
             status, line = (
                 "404 Not Found",
@@ -206,13 +204,13 @@ def _by_path(metrics: _App, page: Page | None, is_serving: Callable[[], bool], t
         start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")])
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [f"{line}\n".encode()]
 
-    return answered
+    return answer
 
 
-def _guarded(app: _App, tokens: TokenFile) -> _App:
+def _with_token(app: _App, tokens: TokenFile) -> _App:
     """Returns an application that answers only clients with a token for METRICS."""
 
-    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Passes a request to `app` if its token is for METRICS; otherwise answers 401 or 403."""
         header = environ.get("HTTP_AUTHORIZATION")
         try:
@@ -224,4 +222,4 @@ def _guarded(app: _App, tokens: TokenFile) -> _App:
             return [f"{error.message if header else _NO_TOKEN}\n".encode()]
         return app(environ, start_response)
 
-    return guarded
+    return answer

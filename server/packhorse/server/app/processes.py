@@ -35,8 +35,8 @@ from packhorse.server.app.sibling import METRICS, REACHED, SERVING, STATUS, STRE
 from packhorse.server.app.status_page import open_page
 from packhorse.server.datasets.run_progress import make_shared_table
 from packhorse.server.service.stream_limit import make_shared_limit
+from packhorse.server.watching.combined_metrics import CombinedMetrics
 from packhorse.server.watching.own_status import ProcessStatus
-from packhorse.server.watching.sum_of_processes import SumOfProcesses
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ FIRST_DELAY_SECONDS = 0.1
 serves, the replacement starts after this time in any case."""
 
 MOST_DELAY_SECONDS = 30.0
+"""Longest time between a death and the start of the replacement."""
 
 STEADY_SECONDS = 60.0
 """Lifetime in seconds after which a process that dies is replaced after FIRST_DELAY_SECONDS again."""
@@ -59,7 +60,9 @@ _SHARED_MEMORY = "/dev/shm"
 
 
 async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> int:
-    """Serves in `config.processes` processes until SIGTERM or SIGINT, as `running.serve` does in one; returns a status.
+    """Serves in `config.processes` processes until SIGTERM or SIGINT, as `running.serve` does in one.
+
+    Returns 0 if all ended well, otherwise 1: the exit status.
 
     SIGTERM, SIGINT and SIGHUP are passed on. A process that dies without them is replaced. `ready` is as for `serve`,
     and is called once all processes serve.
@@ -77,8 +80,8 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
         make_shared_table(folder / REACHED, config.processes)
         parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
         registry = CollectorRegistry()
-        registry.register(SumOfProcesses(folder, parent.families))
-        page = open_page(parent.statuses, config.data_root) if config.status_page else None
+        registry.register(CombinedMetrics(folder, parent.families))
+        page = open_page(parent.page_parts, config.data_root) if config.status_page else None
         metrics = listen_for_metrics(config, registry, parent.is_serving, certificates, tokens, page)
         try:
             datasets = await parent.begin()
@@ -95,21 +98,21 @@ class _Process:
     """A process that was started, as the parent sees it: its state, its number and the connection to it."""
 
     def __init__(
-        self, settings: ProcessSettings, process: asyncio.subprocess.Process, connection: "Connection[Any, Any]"
+        self, settings: ProcessSettings, handle: asyncio.subprocess.Process, connection: "Connection[Any, Any]"
     ) -> None:
         self.settings = settings
-        self.process = process
+        self.handle = handle
         self.started = time.monotonic()
         self._connection = connection
         self._lock = threading.Lock()
-        self._num_requests = 0
+        self._num_questions = 0
 
     @classmethod
     async def start(cls, settings: ProcessSettings) -> "_Process":
         """Starts a process, and sends it its settings."""
         ours, theirs = Pipe()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
+            handle = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "packhorse.server.app.child",
@@ -118,7 +121,7 @@ class _Process:
                 process_group=0,  # ^C in a terminal reaches only the parent, which hands it on
             )
         ours.send(settings)
-        return cls(settings, process, ours)
+        return cls(settings, handle, ours)
 
     async def datasets(self) -> list[str]:
         """Waits until the process serves, and returns the names of its datasets; raises the error if it failed."""
@@ -139,27 +142,26 @@ class _Process:
         if not self._lock.acquire(timeout=seconds):
             return None
         try:
-            self._num_requests += 1
-            try:
-                self._connection.send((self._num_requests, question))
-                while self._connection.poll(max(0.0, deadline - time.monotonic())):
-                    number, answer = self._connection.recv()
-                    if number == self._num_requests:
-                        return answer
-            except (EOFError, OSError):
-                pass
+            self._num_questions += 1
+            self._connection.send((self._num_questions, question))
+            while self._connection.poll(max(0.0, deadline - time.monotonic())):
+                number, answer = self._connection.recv()
+                if number == self._num_questions:
+                    return answer
+        except (EOFError, OSError):  # the process has ended
             return None
         finally:
             self._lock.release()
+        return None
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal, if it is alive."""
-        if self.process.returncode is None:
-            self.process.send_signal(number)
+        """Sends a signal, if the process is alive."""
+        if self.handle.returncode is None:
+            self.handle.send_signal(number)
 
     async def ended(self) -> int:
-        """Waits for the process's end, and sets its count of streams to 0; returns its status, or −signal."""
-        status = await self.process.wait()
+        """Waits for the process's end, and sets its count of streams to 0; returns its exit status, or −signal."""
+        status = await self.handle.wait()
         mark_process_dead(self.settings.slot, str(self.settings.folder))  # type: ignore[no-untyped-call]
         self.settings.stream_limit().clear()
         with self._lock:
@@ -196,7 +198,7 @@ class _Parent:
         return names[0]
 
     async def replace_dead(self) -> int:
-        """Replaces processes until a signal comes and all have ended; returns a status to exit with."""
+        """Replaces processes until a signal comes and all have ended; returns the server's exit status."""
         statuses = await asyncio.gather(*(self._replace_dead(slot) for slot in list(self._processes)))
         return 0 if all(status in (0, -signal.SIGTERM) for status in statuses) else 1
 
@@ -208,7 +210,7 @@ class _Parent:
         """Asks the processes whether they serve, until one does."""
         return any(self._processes[slot].ask(SERVING, _HEALTH_SECONDS) for slot in sorted(self._serving))
 
-    def statuses(self) -> list[ProcessStatus]:
+    def page_parts(self) -> list[ProcessStatus]:
         """Returns every process's part of the status page. Only the first adds datasets, because that takes seconds."""
         questions = zip(sorted(self._serving), chain([STATUS], repeat(STREAMS)), strict=False)
         answers = [self._processes[slot].ask(question) for slot, question in questions]
@@ -229,7 +231,7 @@ class _Parent:
         return datasets
 
     async def _replace_dead(self, slot: int) -> int:
-        """Replaces the process of a slot whenever it dies, until the server stops; returns the last one's status."""
+        """Replaces the process of a slot whenever it dies, until the server stops; returns its last exit status."""
         delay_seconds = FIRST_DELAY_SECONDS
         while True:
             process = self._processes[slot]
@@ -244,7 +246,7 @@ class _Parent:
                 "it serves some seconds after its start",
                 slot,
                 self._config.processes,
-                process.process.pid,
+                process.handle.pid,
                 _how_it_ended(status),
                 delay_seconds,
             )
@@ -268,7 +270,7 @@ class _Parent:
                 return
 
     def _stop(self) -> None:
-        """Passes SIGTERM to all processes: at the first they drain, at a second they end. Kills those overdue."""
+        """Passes SIGTERM to all processes: at the first they drain, at a second they end. Overdue ones are killed."""
         if not self._stopping.is_set():
             self._stopping.set()
             overdue_seconds = self._config.grace_seconds + 2 * OVERDUE_SECONDS

@@ -1,6 +1,6 @@
 """A running server: sockets, health, reflection, metrics, and a shutdown that loses no message and ends in time.
 
-Owns the life of the process from its options to its end. Leaves requests to `servicer`, the reasons against health to
+Owns the life of the process from its options to its end. Leaves requests to `servicer`, the reasons for NOT_SERVING to
 `health`, workarounds to `base.workarounds`, and several processes to `processes`.
 """
 
@@ -70,14 +70,14 @@ Python's own 700, a tenth of the time in which a thousand streams opened was spe
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
     ("grpc.max_receive_message_length", 4 << 20),  # a PackSequences of a million lengths below 2^28
-    ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word gives its PackStream's permit back
+    ("grpc.keepalive_time_ms", 60_000),  # so that a vanished client's PackStream gives its permit back
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.absolute_max_metadata_size", 32 << 10),
     ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.http2.bdp_probe", 0),  # it lets clients send ahead more and more; without, an unread call holds 64 KiB
+    ("grpc.http2.bdp_probe", 0),  # it lets clients send ever more ahead; without it, an unread call holds 64 KiB
 )
 
 _MORE_CONNECTIONS = 256
@@ -151,15 +151,15 @@ class Server:
     def bound(self, address: str) -> tuple[grpc.aio.Server, str]:
         """Returns a gRPC server of our services that is bound to an address and not started, and the real address."""
         config = self.config
-        connections = most_connections(config.max_streams + _MORE_CONNECTIONS, kept=MOST_CONNECTIONS)
-        self.connections.most = connections
+        limit = most_connections(config.max_streams + _MORE_CONNECTIONS, kept=MOST_CONNECTIONS)
+        self.connections.most = limit
         server = grpc.aio.server(
             options=(
                 *_OPTIONS,
                 ("grpc.so_reuseport", int(config.processes > 1)),  # else a second server on the port is an error
-                ("grpc.max_allowed_incoming_connections", connections),
-                ("grpc.server.max_pending_requests", connections),  # gRPC cancels further requests without a message
-                ("grpc.server.max_pending_requests_hard_limit", connections),
+                ("grpc.max_allowed_incoming_connections", limit),
+                ("grpc.server.max_pending_requests", limit),  # gRPC cancels further requests without a message
+                ("grpc.server.max_pending_requests_hard_limit", limit),
                 ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
             ),
             interceptors=(self.interceptor,),
@@ -242,7 +242,7 @@ async def serve(
     await condition.set(NO_BLOCKS, "")
     if server.corpora.are_asked_for:
         await condition.set_tokens(is_whole=True)
-    looks = (
+    background = (
         asyncio.create_task(
             probe((server.lanes.streams, server.lanes.small_blocks), server.block_probe.make_block, condition)
         ),
@@ -258,11 +258,11 @@ async def serve(
         keeping, signalled = asyncio.ensure_future(listening.keep_listening()), asyncio.ensure_future(stopping.wait())
         await asyncio.wait((keeping, signalled), return_when=asyncio.FIRST_COMPLETED)
         if keeping.done():
-            keeping.result()
+            keeping.result()  # raises the error that ended it
         keeping.cancel()
         _LOG.info("draining for at most %g seconds; a second signal ends it", config.grace_seconds)
-        for look in looks:
-            look.cancel()
+        for task in background:
+            task.cancel()
         await server.drain(listening, hurrying)
     finally:
         if server.tracing is not None:
@@ -316,19 +316,18 @@ def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event, asynci
 
 def _bind(server: grpc.aio.Server, listen: str, certificates: Certificates | None) -> str:
     """Listens on HOST:PORT, with TLS if there are certificates, or on unix:PATH; returns the real address."""
-    is_plain = certificates is None or listen.startswith("unix:")
-    if listen.startswith("unix:"):
+    is_unix = listen.startswith("unix:")
+    if is_unix:
         _check_socket(Path(listen.removeprefix("unix:")))
     try:
-        if certificates is None or is_plain:
+        if certificates is None or is_unix:
             port = server.add_insecure_port(listen)
         else:
             port = server.add_secure_port(listen, certificates.grpc_credentials())
     except RuntimeError:
         raise OSError(parameter("listen") + f" {listen}: the address is in use or cannot be listened on") from None
-    if listen.startswith("unix:"):
-        return listen
-    return f"{listen.rpartition(':')[0]}:{port}"
+    host, _, _ = listen.rpartition(":")
+    return listen if is_unix else f"{host}:{port}"
 
 
 def _check_socket(path: Path) -> None:

@@ -21,7 +21,7 @@ def compile_kernels(*, wide: bool = False) -> None:
     """Compiles all kernels, or loads them from Numba's cache.
 
     Args:
-        wide: whether for plans with wide tables as well.
+        wide: whether plans with wide tables are served as well.
     """
     compile_epoch(wide=wide)
     compile_packing()
@@ -31,13 +31,14 @@ def begin(*, wide: bool = False, at_once: bool = True) -> None:
     """Gets kernels for the requests of this process: from the cache, or compiled in the background. Nothing waits.
 
     Args:
-        wide: whether for plans with wide tables as well.
-        at_once: whether all are loaded now; otherwise each is with the first request that needs it.
+        wide: whether plans with wide tables are served as well.
+        at_once: whether all are loaded now; otherwise each is loaded by the first request that needs it.
     """
     if HAS_NUMBA:
         from packhorse.compiling.ahead import compile_ahead
 
-        compile_ahead(partial(compile_kernels, wide=wide), ["-m", __name__, *[_WIDE] * wide], at_once=at_once)
+        arguments = ["-m", __name__, _WIDE] if wide else ["-m", __name__]
+        compile_ahead(partial(compile_kernels, wide=wide), arguments, at_once=at_once)
 
 
 if __name__ == "__main__":

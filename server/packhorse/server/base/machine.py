@@ -40,12 +40,14 @@ def allow_descriptors(wanted: int) -> None:
 def most_connections(wanted: int, kept: int) -> int:
     """Returns how many connections may be open, at most `wanted`, so that enough descriptors remain.
 
-    These are `kept` for other connections, and OWN_FILES, or more if the process has more files open by now.
+    Enough are `kept` for other connections, and OWN_FILES. If the process has more than half of OWN_FILES open by now,
+    another half of OWN_FILES remains beside these.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    return max(1, min(wanted, soft - kept - max(OWN_FILES, len(open_descriptors()) + OWN_FILES // 2)))
+    own = max(OWN_FILES, len(open_descriptors()) + OWN_FILES // 2)
+    return max(1, min(wanted, soft - kept - own))
 
 
 def open_descriptors() -> list[int]:

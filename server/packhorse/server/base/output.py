@@ -28,7 +28,7 @@ class Lines:
 
     Attributes:
         num_left_out: lines that were not written.
-        as_line: makes a line of the log of the sentence that says how many lines were left out.
+        as_line: formats the sentence that says how many lines were left out, as the log formats its lines.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -114,14 +114,14 @@ class LineHandler(logging.Handler):
 class LineStream(io.TextIOBase):
     """A text stream whose lines go to `Lines`: what Python itself and other packages print, such as warnings."""
 
+    encoding, errors = "utf-8", "backslashreplace"
+
     def __init__(self, lines: Lines, descriptor: int) -> None:
         super().__init__()
         self._lines = lines
         self._descriptor = descriptor
         self._rest = ""
         self._lock = threading.Lock()
-
-    encoding, errors = "utf-8", "backslashreplace"
 
     def writable(self) -> bool:
         """Returns True."""
@@ -140,7 +140,9 @@ class LineStream(io.TextIOBase):
         return len(text)
 
 
-STDERR = Lines(2)
+_STDERR_DESCRIPTOR = 2
+
+STDERR = Lines(_STDERR_DESCRIPTOR)
 """The lines that this process writes to stderr."""
 
 
@@ -148,4 +150,4 @@ def never_wait_for_stderr() -> None:
     """Replaces sys.stderr, so that no print of this process waits for whoever reads stderr."""
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:
         sys.stderr.flush()
-        sys.stderr = LineStream(STDERR, 2)
+        sys.stderr = LineStream(STDERR, _STDERR_DESCRIPTOR)

@@ -11,8 +11,7 @@ from typing import Any
 
 _MAP_FIXED, _SA_SIGINFO, _SA_RESTART = 0x10, 4, 0x10000000  # of Linux; Python's modules lack them
 
-
-_ADDRESS = 2  # si_addr is the third 64-bit word of siginfo_t
+_ADDRESS = 2  # index of si_addr among the 64-bit words of siginfo_t
 
 
 class _Sigaction(ctypes.Structure):
@@ -35,8 +34,8 @@ def survive_shrinking_files() -> bool:
 
     Reading a mapped file beyond its new end raises SIGBUS, which would end the process. The handler maps a page of
     zeros there, and the read continues. The bins are then discarded, because the catalog compares the files' sizes
-    and times before anything is sent. The handler is compiled, because it runs in the thread that reads, without
-    Python's lock. It calls only mmap.
+    and times before anything is sent. The handler runs in the thread that reads, without Python's lock, so it is
+    compiled. It calls only mmap.
     """
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return False
@@ -48,16 +47,16 @@ def survive_shrinking_files() -> bool:
     map_pages = libc.mmap
     map_pages.restype = ctypes.c_uint64
     map_pages.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    page, mask = mmap.PAGESIZE, ~(mmap.PAGESIZE - 1) & (2**64 - 1)
-    readable, over_it = mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    page_bytes, page_mask = mmap.PAGESIZE, 2**64 - mmap.PAGESIZE
+    protection, flags = mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
 
     def on_bus(number: Any, info: Any, context: Any) -> None:
         """Maps a page of zeros over the address that could not be read; `info` is a pointer to siginfo_t."""
         address = carray(info, (_ADDRESS + 1,))[_ADDRESS]
-        map_pages(address & mask, page, readable, over_it, -1, 0)
+        map_pages(address & page_mask, page_bytes, protection, flags, -1, 0)
 
-    word = types.CPointer(types.uint64)  # type: ignore[no-untyped-call]
-    handler = cfunc(types.void(types.int32, word, word))(on_bus)
+    pointer = types.CPointer(types.uint64)  # type: ignore[no-untyped-call]
+    handler = cfunc(types.void(types.int32, pointer, pointer))(on_bus)
     action = _Sigaction(handler=handler.address, flags=_SA_SIGINFO | _SA_RESTART)
     if libc.sigaction(int(signal.SIGBUS), ctypes.byref(action), None) != 0:
         return False

@@ -10,8 +10,8 @@ from typing import TypeAlias, TypeVar
 _Result = TypeVar("_Result")
 
 TimeSlices: TypeAlias = Generator[int, None, _Result]
-"""A generator that does long work. After each slice it yields how many bytes of memory it needs from then on, with its
-answer; at its end it returns the result."""
+"""A generator that does long work. After each slice it yields how many bytes of memory it needs from then on, including
+those of its answer; at its end it returns the result."""
 
 SLICE_SECONDS = 0.02
 """How long a slice lasts, unless a single kernel within it takes longer."""

@@ -36,6 +36,9 @@ _CANCELLED_SECONDS = 10.0
 _AGAIN_SECONDS = 10.0
 """How long we try to listen again while the address is in use: gRPC closes its old socket soon after its loop ended."""
 
+_RETRY_SECONDS = 0.01
+"""Time between two of these tries."""
+
 
 class Shielded(asyncio.Future[Any]):
     """Runs a coroutine of gRPC to its end, even if this future is cancelled, because gRPC's core uses its memory.
@@ -189,11 +192,12 @@ class Listening:
         until = time.monotonic() + _AGAIN_SECONDS
         while True:
             try:
-                return self._make(self.address)[0]
+                server, _ = self._make(self.address)
+                return server
             except OSError:
                 if time.monotonic() > until:
                     raise
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     def _keep_until_over(self, server: grpc.aio.Server) -> None:
         """Keeps a server that accepts no more until its streams have ended."""

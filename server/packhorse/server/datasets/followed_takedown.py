@@ -1,4 +1,4 @@
-"""One takedown's file, read again when it changes: the content in force, and what is wrong with a newer one.
+"""One takedown's file, read again when it changes.
 
 Owns when a content takes effect, and which open streams prevent that. Leaves the takedown that the files of a mixture
 and its components make together to `takedowns`, and the form of a file to `packhorse.dataset`.
@@ -31,8 +31,15 @@ MOST_LOOKED_UP = 10_000
 NO_FILE = TakedownFile()
 """The content of a file that does not exist."""
 
-_Stamps = tuple[tuple[Path, Stamp | None], ...]
-"""(path, stamp or None if it cannot be read) of a takedown's file, then of each file of ids that it names."""
+
+class _FileStamp(NamedTuple):
+    path: Path
+    stamp: Stamp | None
+    """None if the file cannot be looked at."""
+
+
+_Stamps = tuple[_FileStamp, ...]
+"""The stamp of a takedown's file, then of each file of ids that it names."""
 
 
 class Look(NamedTuple):
@@ -67,7 +74,7 @@ class FollowedTakedown:
         """Held while the file is read, and while the takedown of the dataset is put together."""
         self.content: TakedownFile | None = None
         """The content in force; None if no content was ever right."""
-        self.why = ""
+        self.trouble = ""
         """What is wrong with the content now; empty if nothing is."""
         self._refuse_link = refuse_link
         self._streams = streams
@@ -76,11 +83,11 @@ class FollowedTakedown:
         self._stamps: _Stamps = ()  # of the content in force
         self._refused: _Stamps = ()  # of the content that was refused last: the same content is not read again
         self._logged: _Stamps = ()  # of the content about which the log has a line
-        self._changed: Dataset | None = None  # the dataset, if a content came into force since its ids were looked up
+        self._to_look_up_in: Dataset | None = None  # the dataset; None if the content's ids were looked up
         self._looked_up: set[str] = set()  # digests of redactions whose ids were looked up
 
     def look(self) -> Look:
-        """Looks at the file without reading it."""
+        """Looks at the file on the disk."""
         return Look(_is_missing(self.path), self._stamps_now())
 
     def content_after(self, look: Look, dataset: Dataset) -> TakedownFile:
@@ -92,24 +99,24 @@ class FollowedTakedown:
         with self.lock:  # the file is read for the dataset itself and for each mixture that has it as a component
             if self._is_new and look.is_missing:
                 # Without a file, nothing is taken away until a file appears that is right.
-                self.content, self._stamps = NO_FILE, ((self.path, None),)
+                self.content, self._stamps = NO_FILE, (_FileStamp(self.path, None),)
             self._is_new = False
             if look.stamps == self._stamps:
-                self.why = ""
+                self.trouble = ""
             if look.stamps not in (self._stamps, self._refused):
                 self._read_again(look.stamps, dataset)
             if self.content is None:
-                raise TakedownError(self.why)
+                raise TakedownError(self.trouble)
             return self.content
 
     def refuse_look(self, why: str) -> None:
         """Notes that the disk does not answer; see `_refuse`."""
         self._is_new = False
-        self._refuse(((self.path, None),), why)
+        self._refuse((_FileStamp(self.path, None),), why)
 
     def warn_of_unknown_ids(self) -> None:
         """Logs which ids in a content new since the last call do not exist in the dataset; may take a second."""
-        dataset, self._changed = self._changed, None
+        dataset, self._to_look_up_in = self._to_look_up_in, None
         content = self.content
         if dataset is None or content is None:
             return
@@ -122,13 +129,17 @@ class FollowedTakedown:
                 _LOG.warning(
                     "%s: redact[%d] names %s, and there is no such sequence; `packhorse redact %s --check` looks "
                     "at every id",
-                    *(self.path.name, number, names, self.name),
+                    self.path.name,
+                    number,
+                    names,
+                    self.name,
                 )
 
     def _read_again(self, stamps: _Stamps, dataset: Dataset) -> None:
         """Reads a changed file. Its content comes into force if it is right and no open stream has passed its skips."""
         before = self.content
-        if stamps[0][1] is None:
+        own, *_ = stamps
+        if own.stamp is None:
             why = "is gone" if _is_missing(self.path) else "cannot be read, or is a link that leads nowhere"
             self._refuse(stamps, f"{self.path.name} {why}")
             return
@@ -140,12 +151,13 @@ class FollowedTakedown:
             if isinstance(error.__cause__, OSError):
                 self._refused = ()  # the file is read again though it is unchanged: the disk may answer then
             return
-        if before is not None and (passed := self._passed_skips(before, content)):
-            self._refuse(stamps, f"{self.path.name}: {passed}")
+        if before is not None and (why := self._why_skips_are_late(before, content)):
+            self._refuse(stamps, f"{self.path.name}: {why}")
             self._refused = ()  # the file is read again though it is unchanged: the streams may have ended then
             return
-        self.content, self.why, self._changed = content, "", dataset
-        self._stamps = (stamps[0], *self._stamps_now()[1:])
+        self.content, self.trouble, self._to_look_up_in = content, "", dataset
+        _, *of_ids_files = self._stamps_now()
+        self._stamps = (own, *of_ids_files)
         self._log_new_content(before, content, dataset.manifest.num_bins)
 
     def _refuse(self, stamps: _Stamps, why: str) -> None:
@@ -156,27 +168,30 @@ class FollowedTakedown:
                 _LOG.error("%s is not served: %s", self.name, why)
             else:
                 _LOG.error("%s; what it said before stays in force", why)
-        self._refused, self.why = stamps, why
+        self._refused, self.trouble = stamps, why
 
     def _log_new_content(self, before: TakedownFile | None, content: TakedownFile, num_bins: int) -> None:
         """Logs that a content is in force, after warnings of what it does not take away."""
-        if before is not None and (late := self._late_redaction(before, content)):
-            _LOG.warning("%s: %s", self.path.name, late)
+        if before is not None and (why := self._why_a_redaction_is_late(before, content)):
+            _LOG.warning("%s: %s", self.path.name, why)
         for number, entry in enumerate(content.skips):
-            if entry.positions.ranges[0][0] >= num_bins:
+            if not entry.positions.within(num_bins):
                 _LOG.warning(
                     "%s: skip[%d] skips nothing: positions %s are beyond the end of an epoch, which has %d bins",
-                    *(self.path.name, number, entry.positions, num_bins),
+                    self.path.name,
+                    number,
+                    entry.positions,
+                    num_bins,
                 )
         if before is None or not before.is_same(content):
-            counts = (len(content.redactions), len(content.skips))
-            _LOG.info("%s is in force: redactions: %d, skips: %d", self.path.name, *counts)
+            num_redactions, num_skips = len(content.redactions), len(content.skips)
+            _LOG.info("%s is in force: redactions: %d, skips: %d", self.path.name, num_redactions, num_skips)
 
     def _stamps_now(self) -> _Stamps:
         """Returns the stamps of the file, and of the files of ids that its content in force names."""
         ids_files = () if self.content is None else self.content.ids_files
         paths = [self.path, *(self.path.with_name(name) for name in ids_files)]
-        return tuple((each, stamp_of(each)) for each in paths)
+        return tuple(_FileStamp(each, stamp_of(each)) for each in paths)
 
     def _parsed(self) -> TakedownFile:
         """Returns the content of the file; raises a PreparedDatasetError if it is wrong."""
@@ -184,7 +199,7 @@ class FollowedTakedown:
         read_ids = read_ids_of(self.path, lambda ids_file: self._refuse_link(ids_file, ids_file.name))
         return TakedownFile.parse(takedown_text(self.path), self.path.name, read_ids)
 
-    def _passed_skips(self, before: TakedownFile, now: TakedownFile) -> str:
+    def _why_skips_are_late(self, before: TakedownFile, now: TakedownFile) -> str:
         """Returns a sentence about an open stream that has passed positions whose skip changes; empty for none."""
         for stream in self._streams:
             if stream.name != self.name:
@@ -193,7 +208,7 @@ class FollowedTakedown:
                 old, new = (file.skips_of(epoch, stream.seed) for file in (before, now))
                 changed = new.minus(old).plus(old.minus(new)).within(stream.num_bins)
                 passed = stream.num_bins if epoch < stream.epoch else stream.position
-                if changed and changed.ranges[0][0] < passed:
+                if changed.within(passed):
                     return (
                         f"a stream has come to {stream}, and has passed the positions {changed} of epoch {epoch}: skip "
                         "positions ahead of all streams, give the [[skip]] the epoch that is meant, or stop the run "
@@ -201,7 +216,7 @@ class FollowedTakedown:
                     )
         return ""
 
-    def _late_redaction(self, before: TakedownFile, now: TakedownFile) -> str:
+    def _why_a_redaction_is_late(self, before: TakedownFile, now: TakedownFile) -> str:
         """Returns a sentence about an open stream that has sent bins which a new redaction concerns; empty for none."""
         for redaction, digest in zip(now.redactions, now.chain, strict=True):
             if redaction.seed is None or digest in before.chain:
@@ -230,7 +245,8 @@ def _is_missing(path: Path) -> bool:
 def _epochs_to_compare(before: TakedownFile, now: TakedownFile, reached: int) -> Iterator[int]:
     """Yields epochs up to `reached`, so that a skip that differs in any of them differs in one that is yielded.
 
-    These are `reached`, the epochs that a file names, and at least one that no file names: all such epochs are alike.
+    These are `reached`, the epochs that a file names, and at least one that no file names, if there is one: all such
+    epochs are alike.
     """
     named = {entry.epoch for file in (before, now) for entry in file.skips if entry.epoch is not None}
     yield from sorted({reached, *(epoch for epoch in named if epoch < reached), *range(min(reached, len(named) + 1))})

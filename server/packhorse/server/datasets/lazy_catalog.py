@@ -15,7 +15,7 @@ _OPEN: dict[Path, tuple[Stamps, PreparedDataset]] = {}
 
 
 class Checked(Protocol):
-    """A set of texts, which processes may share. A `set` is one for a single process."""
+    """A set of texts, which processes may share. For a single process, a `set` will do."""
 
     def add(self, text: str, /) -> None:
         """Adds a text."""
@@ -31,8 +31,8 @@ class LazyCatalog(Catalog):
 
     Args:
         root: as of a Catalog.
-        checked: a text for each folder, with its files' stamps, whose arrays matched their checksums. These folders are
-            not compared again; others are added after their comparison.
+        checked: what `_key` says of each folder whose arrays matched their checksums. These folders are not compared
+            again; others are added after their comparison.
 
     Raises:
         PreparedDatasetError: there is no dataset.
@@ -44,7 +44,6 @@ class LazyCatalog(Catalog):
 
     def _open_first(self) -> None:
         """Opens nothing: each dataset is opened when a client asks for it."""
-        pass
 
     def refuse_link(self, path: Path, name: str) -> None:
         """Refuses nothing: this process has the rights of its user."""

@@ -15,7 +15,7 @@ position: at worst, a change that was possible is refused."""
 
 
 class RunProgress:
-    """Each mixture's furthest position, counted from the run's beginning, that was sent. Safe with many threads.
+    """Each mixture's furthest position that was sent, counted from the run's beginning. Safe with many threads.
 
     The table has a row for each process and a column for each mixture. A process writes only its own row and reads all
     of them, so processes need no lock.
@@ -33,8 +33,8 @@ class RunProgress:
     """
 
     def __init__(self, path: Path | None = None, slot: int = 0) -> None:
-        rows = np.zeros(_COLUMNS, np.int64) if path is None else np.memmap(path, np.int64, mode="r+")
-        self._table = rows.reshape(-1, _COLUMNS)  # [processes, _COLUMNS]
+        flat = np.zeros(_COLUMNS, np.int64) if path is None else np.memmap(path, np.int64, mode="r+")
+        self._table = flat.reshape(-1, _COLUMNS)  # [processes, _COLUMNS]
         self._slot = slot
         self._lock = threading.Lock()
 
@@ -52,7 +52,7 @@ class RunProgress:
 
 def make_shared_table(path: Path, num_processes: int) -> None:
     """Writes the file that processes share, filled with zeros."""
-    path.write_bytes(bytes(8 * _COLUMNS * num_processes))
+    path.write_bytes(np.zeros((num_processes, _COLUMNS), np.int64).tobytes())
 
 
 def _column(name: str) -> int:

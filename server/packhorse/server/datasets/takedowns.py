@@ -27,8 +27,8 @@ from packhorse.server.datasets.stream_progress import StreamProgress
 from packhorse.storage import look_at
 
 FRESH_SECONDS = 0.25
-"""Seconds after which an open stream's files are looked at again. Not at every block, when the stream asks: a mixture
-may have a file for each of a thousand components."""
+"""Seconds after which an open stream's files are looked at again. Streams ask at every block, and a mixture may have a
+file for each of a thousand components."""
 
 NOTHING = Takedown()
 """The takedown if no file takes anything away."""
@@ -49,7 +49,7 @@ class Takedowns:
     """The takedowns below one root. Safe to be used by many threads.
 
     A file is read again when it changed. If it is wrong then, or skips positions that an open stream has passed, the
-    content before it stays in force, and the log says why. A dataset whose file was never right is not served, because
+    previous content stays in force, and the log says why. A dataset whose file was never right is not served, because
     it would contain what the file should take away. A file that is gone stays in force until the server restarts.
 
     Args:
@@ -79,7 +79,7 @@ class Takedowns:
             datasets = dataset.datasets if isinstance(dataset, MixtureDataset) else ()
             try:
                 contents = self._contents([dataset, *datasets])
-                if contents != kept.contents and not (kept.takedown is NOTHING and not any(map(_says, contents))):
+                if contents != kept.contents and (kept.takedown is not NOTHING or any(map(_takes_away, contents))):
                     kept.takedown = put_together(dataset, contents)
             except PreparedDatasetError as error:
                 raise not_served(dataset.name, str(error)) from None
@@ -88,7 +88,7 @@ class Takedowns:
 
     def troubles(self) -> dict[str, str]:
         """Returns name of a dataset or mixture → what was wrong with its file at the last look."""
-        return {name: file.why for name, file in list(self._files.items()) if file.why}
+        return {name: file.trouble for name, file in list(self._files.items()) if file.trouble}
 
     def follow(self, progress: StreamProgress) -> None:
         """Follows an open stream until its caller drops `progress`."""
@@ -119,10 +119,10 @@ class Takedowns:
         except TimeoutError as error:
             why = f"{own.path.name} cannot be looked at: {error.strerror}"
             own.refuse_look(why)
-            before = tuple(file.content for file in files if file.content is not None)
-            if len(before) < len(files):
+            in_force = tuple(file.content for file in files if file.content is not None)
+            if len(in_force) < len(files):
                 raise TakedownError(why) from None
-            return before
+            return in_force
         return tuple(
             file.content_after(look, dataset) for file, look, dataset in zip(files, looks, datasets, strict=True)
         )
@@ -140,7 +140,7 @@ def _check(dataset: Dataset, content: TakedownFile) -> None:
     put_together(dataset, (content,))
 
 
-def _says(file: TakedownFile) -> bool:
+def _takes_away(file: TakedownFile) -> bool:
     """Whether a file takes anything away."""
     return bool(file.redactions or file.skips)
 

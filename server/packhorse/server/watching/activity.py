@@ -28,7 +28,7 @@ class Activity(Watcher):
         version: of this packhorse.
         max_streams: the limit of open streams.
         num_processes: how many processes listen at the same address.
-        process: returns what this process uses of its machine.
+        process_activity: returns what this process uses of its machine.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Activity(Watcher):
         version: str,
         max_streams: int,
         num_processes: int = 1,
-        process: Callable[[], pb.ProcessActivity] = pb.ProcessActivity,
+        process_activity: Callable[[], pb.ProcessActivity] = pb.ProcessActivity,
     ) -> None:
         self._metrics = metrics
-        self._process = process
+        self._process_activity = process_activity
         self._about: dict[str, Any] = {
             "server_version": version,
             "process": secrets.randbits(63),
@@ -90,7 +90,7 @@ class Activity(Watcher):
                     for (lane,), waiting in values_of(self._metrics.lane_waiting).items()
                 ],
                 datasets=self._datasets(),
-                process_activity=self._process(),
+                process_activity=self._process_activity(),
                 **self._about,
             )
         return self._answer
@@ -102,16 +102,16 @@ class Activity(Watcher):
         )
         return [
             pb.DatasetActivity(
-                name=key[0],
-                num_bins=int(bins[key]),
-                num_sequences=int(sequences.get(key, 0)),
-                num_tokens=int(tokens.get(key, 0)),
+                name=name,
+                num_bins=int(num_bins),
+                num_sequences=int(sequences.get((name,), 0)),
+                num_tokens=int(tokens.get((name,), 0)),
             )
-            for key in sorted(bins)
+            for (name,), num_bins in sorted(bins.items())
         ]
 
     def _measure_lag(self) -> None:
-        """Sets `rank_lag`, at most once a second, because it looks at every stream.
+        """Sets `rank_lag`, at most once a second while streams are open, because it looks at every stream.
 
         A run's lag is the first step of the last block sent to the furthest rank, minus the next step of the slowest
         rank. The furthest rank's last block does not count, because ranks at the same step differ by a block if one has

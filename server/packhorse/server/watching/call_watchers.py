@@ -33,7 +33,8 @@ class CallLog(Watcher):
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
         """Logs a new stream once its first block or answer was sent: logging before would delay that message."""
-        if call.is_stream and call.num_sent == 1 + isinstance(message, pb.StreamBinsResponse):
+        num_headers = 1 if isinstance(message, pb.StreamBinsResponse) else 0
+        if call.is_stream and call.num_sent == num_headers + 1:
             _STREAMS_LOG.info("stream opened", extra=fields(stream=call.id, **_who(call)))
 
     def ended(self, call: Call) -> None:
@@ -79,7 +80,7 @@ class CallMetrics(Watcher):
             self._metrics.blocked_streams.labels(call.name).inc()
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Counts the time that a stream's message waited, and with a stream's first message, a resumed stream."""
+        """Counts the time that a stream's message waited; at its first message, counts a resumed stream."""
         if not call.is_stream:
             return
         self._metrics.blocked_streams.labels(call.name).dec()

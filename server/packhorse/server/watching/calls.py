@@ -1,4 +1,4 @@
-"""A call of the server, from its beginning to its end, and the form of what watches calls.
+"""A call of the server, from its beginning to its end, and the base class of what watches calls.
 
 Owns the record of a call (`Call`) and the steps that a `Watcher` sees. Leaves showing them to `interceptor`, the log
 and metrics of calls to `call_watchers`, their traces to `tracing`, and the list of open streams to `activity`.
@@ -41,8 +41,8 @@ class Call:
     num_sent: int = 0
     """Messages that were sent."""
     sending_since: float | None = None
-    """Time at which the message that waits for its client was ready; None if none waits. After the call's end it is
-    that of a message which was never sent."""
+    """Time at which the message that waits for its client was ready; None if none waits. If it is set after
+    the call's end, that message was never sent."""
     blocked_seconds: float = 0.0
     """How long the messages that were sent waited for their client (flow control)."""
     ended: float | None = None
@@ -78,9 +78,9 @@ class Call:
             facts["dataset"] = request.name
         elif request is not None and "dataset" in request.DESCRIPTOR.fields_by_name:
             facts = {
-                field: getattr(request, field)
-                for field in ("dataset", "epoch", "from_position")
-                if field in request.DESCRIPTOR.fields_by_name
+                name: getattr(request, name)
+                for name in ("dataset", "epoch", "from_position")
+                if name in request.DESCRIPTOR.fields_by_name
             }
         if isinstance(request, pb.StreamBinsRequest):
             facts |= {"rank": request.rank, "worker": request.worker, "step": request.first_step}

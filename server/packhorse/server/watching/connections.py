@@ -1,8 +1,8 @@
 """The connections to this process, looked at every few seconds.
 
-Owns asking the kernel for the bytes that belong to no request: gRPC reports a call only when its headers are complete,
-so it says nothing of a connection that sends headers without end. Owns also ending idle connections if others find no
-room. Leaves the calls to `calls`, and asking again and again to `process_metrics`.
+Owns the count of bytes that belong to no request, which only the kernel knows (gRPC reports a call only when its
+headers are complete, so it says nothing of a connection that sends headers without end), and ending idle connections
+if others find no room. Leaves the calls to `calls`, and asking again and again to `process_metrics`.
 """
 
 import logging
@@ -37,6 +37,9 @@ _RECEIVED_BYTES = struct.Struct("@Q")
 _RECEIVED_AT = 128
 """Offset in bytes of tcpi_bytes_received in `struct tcp_info` of Linux, since 4.1."""
 
+_TCP_INFO_BYTES = 256
+"""Most bytes of `struct tcp_info` to ask for: more than any Linux has."""
+
 
 class Connections(Watcher):
     """Follows calls, and compares their bytes with the kernel's counts for the connections that they come over.
@@ -46,7 +49,7 @@ class Connections(Watcher):
     Attributes:
         most: connections that gRPC admits at once; None for no limit.
         num_open: connections that were open at the last look.
-        num_without_request: connections, of these, from which no request has come.
+        num_without_request: how many of these no request had come from.
         bytes_without_request: bytes received beside the messages of requests, over connections that were open at a
             look: handshakes, headers, acknowledgements and floods. Unknown for unix sockets.
     """
@@ -80,8 +83,8 @@ class Connections(Watcher):
     def look(self) -> None:
         """Asks the kernel about every connection, in some milliseconds for a thousand; logs those that flood."""
         now = time.monotonic()
-        period, self._looked_at = now - self._looked_at, now
-        known = list(self._message_bytes)  # taken before the kernel is asked: of these, what it does not list is closed
+        period_seconds, self._looked_at = max(1.0, now - self._looked_at), now
+        known = set(self._message_bytes)  # taken before the kernel is asked: those that it does not list are closed
         received = list(_open_connections(self._address))
         requested = Counter(dict(self._message_bytes))
         for call in list(self._calls):
@@ -93,12 +96,12 @@ class Connections(Watcher):
         for peer, num_bytes in beside.items():
             new = max(0, num_bytes - self._beside.get(peer, 0))
             self.bytes_without_request += new
-            if new > FLOOD_BYTES_PER_SECOND * max(1.0, period):
+            if new > FLOOD_BYTES_PER_SECOND * period_seconds:
                 _LOG.warning(
                     "a connection sends bytes that belong to no request",
-                    extra=fields(peer=peer, megabytes_per_second=round(new / 1e6 / max(1.0, period), 1)),
+                    extra=fields(peer=peer, megabytes_per_second=round(new / 1e6 / period_seconds, 1)),
                 )
-        for peer in set(known) - beside.keys():
+        for peer in known - beside.keys():
             self._message_bytes.pop(peer, None)
         self._beside = beside
         self._make_room(beside.keys())
@@ -132,11 +135,13 @@ def _open_connections(address: str) -> Iterator[tuple[str, int | None]]:
     for peer, connection in _sockets(address):
         try:
             is_counted = peer != UNIX_PEER and sys.platform == "linux"
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256) if is_counted else b""
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES) if is_counted else b""
         except OSError:
             continue
-        knows = len(info) >= _RECEIVED_AT + _RECEIVED_BYTES.size
-        yield peer, _RECEIVED_BYTES.unpack_from(info, _RECEIVED_AT)[0] if knows else None
+        num_bytes = None
+        if len(info) >= _RECEIVED_AT + _RECEIVED_BYTES.size:
+            (num_bytes,) = _RECEIVED_BYTES.unpack_from(info, _RECEIVED_AT)
+        yield peer, num_bytes
 
 
 def _sockets(address: str) -> Iterator[tuple[str, socket.socket]]:
@@ -146,16 +151,16 @@ def _sockets(address: str) -> Iterator[tuple[str, socket.socket]]:
     """
     path = address.removeprefix("unix:") if address.startswith("unix:") else None
     family = socket.AF_INET6 if path is None else socket.AF_UNIX  # with AF_INET6, Python reads IPv4 addresses too
-    port = -1 if path is not None or not address else int(address.rpartition(":")[2])
+    port = None if path is not None or not address else int(address.rpartition(":")[2])
     for descriptor in open_descriptors():
         borrowed = None
         try:
             borrowed = socket.socket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
-            name = borrowed.getsockname()
-            if isinstance(name, tuple) and name[1] == port:
+            own_name = borrowed.getsockname()  # (host, port, …), or a path
+            if isinstance(own_name, tuple) and own_name[1] == port:
                 yield _peer_of(borrowed.getpeername()), borrowed
-            elif path is not None and name == path:
-                borrowed.getpeername()
+            elif path is not None and own_name == path:
+                borrowed.getpeername()  # raises an OSError for the socket that listens
                 yield UNIX_PEER, borrowed
         except OSError:  # the descriptor is no socket, a socket that listens, or closed by now
             continue

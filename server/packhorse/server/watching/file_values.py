@@ -24,6 +24,6 @@ def file_values(
 
     def expiries() -> Values:
         kinds = (("token", tokens), ("certificate", certificates))
-        return {(kind, name): end for kind, files in kinds if files is not None for name, end in files.ends().items()}
+        return {(kind, name): at for kind, files in kinds if files is not None for name, at in files.expiries().items()}
 
     return {UNUSABLE_FILES: unusable, EXPIRY: expiries}

@@ -234,7 +234,7 @@ def metric_names() -> frozenset[str]:
 
 
 def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
-    """Returns values of labels → value of a metric in this process."""
+    """Returns what a metric has in this process: the values of its labels → its value."""
     return {
         tuple(sample.labels.values()): sample.value
         for family in metric.collect()

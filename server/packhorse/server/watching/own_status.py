@@ -80,18 +80,18 @@ class OwnStatus:
         """Returns the facts of this process. Call it from one thread at a time, beside the event loop's.
 
         Args:
-            with_datasets: whether to add the facts of datasets. They take seconds, so of several processes, which serve
-                the same, only one is asked for them.
+            with_datasets: whether to add the facts of datasets. They take seconds, so only one of several processes,
+                which serve the same, is asked for them.
         """
-        answer = asyncio.run_coroutine_threadsafe(self._ask(), self._loop).result(_ANSWER_SECONDS)
+        activity = asyncio.run_coroutine_threadsafe(self._ask(), self._loop).result(_ANSWER_SECONDS)
         if self._measuring is None or self._measuring.done():
             self._measuring = self._worker.submit(self._measure_waiting)
-        certificates = {} if self._certificates is None else self._certificates.ends()
+        expiries = {} if self._certificates is None else self._certificates.expiries()
         return ProcessStatus(
-            activity=answer,
-            is_serving=bool(values_of(self._metrics.serving).get((), 0)),
+            activity=activity,
+            is_serving=bool(values_of(self._metrics.serving).get((), 0)),  # it has no labels
             refused_calls={reason: int(count) for (reason,), count in values_of(self._metrics.errors).items()},
-            certificate_days={name: days_until(datetime.fromtimestamp(end, UTC)) for name, end in certificates.items()},
+            certificate_days={name: days_until(datetime.fromtimestamp(at, UTC)) for name, at in expiries.items()},
             unusable_files=[{"kind": kind, "name": name} for kind, name in sorted(self._unusable())],
             waiting=self._waiting,
             datasets=self._datasets() if with_datasets else [],

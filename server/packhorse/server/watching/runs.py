@@ -7,7 +7,7 @@ alert of Prometheus compares the metrics of all servers.
 import re
 import time
 from collections import OrderedDict
-from typing import Any
+from typing import Any, TypeAlias
 
 from packhorse.server.watching.calls import Call, Watcher
 from packhorse.server.watching.metrics import Metrics
@@ -19,6 +19,9 @@ MOST_RUNS = 64
 
 KEEP_SECONDS = 3600.0
 """How long a digest is shown after a stream of its run last opened with it, or ended."""
+
+_Key: TypeAlias = tuple[str, str, str]
+"""(dataset, run, digest): the labels of the metric."""
 
 _RUN_ID = re.compile(r"[\w.:-]{1,64}")
 """Run ids of another form are not shown: a stranger may send anything."""
@@ -33,9 +36,8 @@ class RunDigests(Watcher):
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        # (dataset, run, digest) → when it was last seen, by `time.monotonic`; the newest is last
-        self._runs: OrderedDict[tuple[str, str, str], float] = OrderedDict()
-        self._of_call: dict[Call, tuple[str, str, str]] = {}
+        self._seen_at: OrderedDict[_Key, float] = OrderedDict()  # by `time.monotonic`; the newest is last
+        self._of_call: dict[Call, _Key] = {}
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
         """Remembers the digest in a stream's header. A mixture's digest changes with its stages, so it is not shown."""
@@ -54,11 +56,12 @@ class RunDigests(Watcher):
         if key is not None:
             self._saw(key)
 
-    def _saw(self, key: tuple[str, str, str]) -> None:
+    def _saw(self, key: _Key) -> None:
         """Shows a digest as seen now, and takes old ones off the metric."""
         now = time.monotonic()
-        self._runs[key] = now
-        self._runs.move_to_end(key)
+        self._seen_at[key] = now
+        self._seen_at.move_to_end(key)
         self._metrics.run_digest.labels(*key).set(1)
-        while len(self._runs) > MOST_RUNS or now - next(iter(self._runs.values())) > KEEP_SECONDS:
-            self._metrics.run_digest.labels(*self._runs.popitem(last=False)[0]).set(0)
+        while len(self._seen_at) > MOST_RUNS or now - next(iter(self._seen_at.values())) > KEEP_SECONDS:
+            oldest, _ = self._seen_at.popitem(last=False)
+            self._metrics.run_digest.labels(*oldest).set(0)

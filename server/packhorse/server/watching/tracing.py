@@ -27,7 +27,7 @@ _EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 
 
 class Tracing(Watcher):
-    """Makes a trace's span of each call, except those of health and reflection, and of each block.
+    """Makes a span of each call, except those of health and reflection, and of each block of a stream.
 
     If the call has the header `traceparent`, the client's span is the parent of the call's span.
 
@@ -44,9 +44,8 @@ class Tracing(Watcher):
         exporter = require(_EXPORTER_LOGGER, "otel")
         export = require("opentelemetry.sdk.trace.export", "otel")
         resources = require("opentelemetry.sdk.resources", "otel")
-        logging.getLogger(_EXPORTER_LOGGER).addFilter(
-            LineLimit()
-        )  # it logs every failed attempt to reach the collector
+        # The exporter logs every failed attempt to reach the collector.
+        logging.getLogger(_EXPORTER_LOGGER).addFilter(LineLimit())
         self._api = require("opentelemetry.trace", "otel")
         self._parents = require("opentelemetry.trace.propagation.tracecontext", "otel").TraceContextTextMapPropagator()
         about = {"service.name": "packhorse", "service.version": version}
@@ -55,7 +54,7 @@ class Tracing(Watcher):
         self._provider.add_span_processor(export.BatchSpanProcessor(exporter.OTLPSpanExporter(endpoint=url)))
         self._tracer = self._provider.get_tracer("packhorse", version)
         self._spans: dict[Call, Any] = {}
-        self._block_began: dict[Call, int] = {}
+        self._last_sent_ns: dict[Call, int] = {}
 
     def began(self, call: Call) -> None:
         """Begins a call's span."""
@@ -78,7 +77,7 @@ class Tracing(Watcher):
             block = self._tracer.start_span(
                 "block",
                 context=self._api.set_span_in_context(span),
-                start_time=self._block_began[call],
+                start_time=self._last_sent_ns[call],
                 attributes={
                     **_attributes(call),
                     "packhorse.step": message.block.first_step,
@@ -87,18 +86,19 @@ class Tracing(Watcher):
                 },
             )
             block.end(now)
-        self._block_began[call] = now
+        self._last_sent_ns[call] = now
 
     def ended(self, call: Call) -> None:
         """Ends a call's span."""
-        self._block_began.pop(call, None)
+        self._last_sent_ns.pop(call, None)
         span = self._spans.pop(call, None)
         if span is None:
             return
+        code, _ = call.status.value
         span.set_attributes(
             {
                 **_attributes(call),
-                "rpc.grpc.status_code": call.status.value[0],
+                "rpc.grpc.status_code": code,
                 "packhorse.stream": call.id,
                 "packhorse.num_messages": call.num_sent,
                 "packhorse.sent_bytes": call.sent_bytes,

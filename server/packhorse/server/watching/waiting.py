@@ -77,8 +77,8 @@ class WaitingGauge:
 
     def _remember_size(self, dataset: PreparedDataset | MixtureDataset, topology: Topology, batch_size: int) -> None:
         """Remembers a run with one batch size as the newest; measures it again if dataset or costs have changed."""
-        numbers = (topology.world_size, batch_size, topology.accumulation)
-        key = (dataset.name, *map(str, numbers), topology.balance.value)
+        shape = (topology.world_size, batch_size, topology.accumulation)
+        key = (dataset.name, *map(str, shape), topology.balance.value)
         run = self._runs.get(key)
         if run is None or run.dataset() is not dataset or run.topology.cost_linear != topology.cost_linear:
             self._runs[key] = _Run(weakref.ref(dataset), replace(topology, batch_size=batch_size, batch_schedule=None))
@@ -113,6 +113,6 @@ def _measure(dataset: PreparedDataset | MixtureDataset, topology: Topology) -> W
     if isinstance(dataset, PreparedDataset) and dataset.has_templates:
         waiting = waiting_of_plan(dataset.plan, topology, [topology.balance])
     else:  # bins of groups cost what their members cost, and a mixture has no plan of its own
-        number = 0 if isinstance(dataset, PreparedDataset) else dataset.settled_epoch
-        waiting = waiting_of(dataset.epoch(number, seed=0), topology, [topology.balance])
+        epoch = 0 if isinstance(dataset, PreparedDataset) else dataset.settled_epoch
+        waiting = waiting_of(dataset.epoch(epoch, seed=0), topology, [topology.balance])
     return None if waiting is None else waiting[topology.balance]

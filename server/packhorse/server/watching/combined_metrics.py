@@ -1,9 +1,10 @@
-"""The metrics of several processes, shown as those of one.
+"""The metrics of several processes, combined into those of one.
 
 Owns how values of processes are combined. The port that shows them is in `app.metrics_port`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
@@ -11,7 +12,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
 
-class SumOfProcesses:
+class CombinedMetrics:
     """A collector for prometheus_client that combines the metrics of several processes.
 
     Most metrics come from the files in which prometheus_client keeps every process's values; processes that died still
@@ -29,15 +30,15 @@ class SumOfProcesses:
 
     def collect(self) -> Iterator[Metric]:
         """Yields every family of metrics once, with the values of all processes combined."""
-        summed: list[Metric] = list(self._files.collect())  # type: ignore[no-untyped-call]
-        yield from summed
-        in_files = {family.name for family in summed}
-        others: dict[str, Metric] = {}
-        for family in (family for process in self._families() for family in process):
+        from_files: list[Metric] = list(self._files.collect())  # type: ignore[no-untyped-call]
+        yield from from_files
+        in_files = {family.name for family in from_files}
+        computed: dict[str, Metric] = {}
+        for family in chain.from_iterable(self._families()):
             if family.name not in in_files:
-                known = others.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                known.samples.extend(family.samples)
-        for family in others.values():
+                joined = computed.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                joined.samples.extend(family.samples)
+        for family in computed.values():
             largest: dict[tuple[object, ...], Sample] = {}
             for sample in family.samples:
                 key = (sample.name, *sorted(sample.labels.items()))
