@@ -43,7 +43,7 @@ are served, so that a server of a huge corpus starts at once, and are withdrawn 
 TRY_AGAIN_SECONDS = 10.0
 """Time after which a folder that the system failed to read is tried again."""
 
-_OF_THE_FILE_SYSTEM = "lost+found"
+_LOST_AND_FOUND = "lost+found"
 """A folder at the top of many volumes, which only its owner may read."""
 
 _STILL_SERVED = "; the version loaded before is served until this server ends, and a restart would not serve it"
@@ -72,7 +72,7 @@ class Catalog:
         self._refused: dict[str, RefusedFolder] = {}
         self._locks: dict[str, threading.Lock] = {}  # held while a folder is opened
         self._older: dict[str, list[OlderVersion]] = {}
-        self._gone: dict[str, str] = {}  # datasets that are served and whose folder is not there, with the reason
+        self._gone: dict[str, str] = {}  # dataset that is served though its folder is not there → why
         self._hanging: set[str] = set()  # folders whose file system did not answer when it was last asked
         if not look_at(str(self._root), self._root.is_dir):
             raise PreparedDatasetError(f"data root {root} is not a folder")
@@ -88,6 +88,11 @@ class Catalog:
         if not self._current:
             reasons = "; ".join(refused.reason for refused in self._refused.values())
             raise PreparedDatasetError(f"no dataset below {self._root} can be served: {reasons}")
+
+    @property
+    def root(self) -> Path:
+        """The folder of the prepared folders."""
+        return self._root
 
     def refresh(self) -> None:
         """Opens prepared folders that are not known yet, or that changed since they were opened or refused."""
@@ -123,6 +128,11 @@ class Catalog:
         with self._lock:
             return sorted(self._current)
 
+    def opened(self) -> list[PreparedDataset]:
+        """Returns the datasets that are open now."""
+        with self._lock:
+            return [current.dataset for current in self._current.values()]
+
     def has(self, name: str) -> bool:
         """Whether a dataset of that name is open, without looking at the disk."""
         return name in self._current
@@ -135,11 +145,6 @@ class Catalog:
         with self._lock:
             wrong = self._gone | {name: refused.reason for name, refused in self._refused.items()}
             return {name: f"{why}{_STILL_SERVED if name in self._current else ''}" for name, why in wrong.items()}
-
-    @property
-    def root(self) -> Path:
-        """The folder of the prepared folders."""
-        return self._root
 
     def older_digests(self, name: str) -> list[str]:
         """Returns the digests of a dataset's older versions that are kept, the oldest first."""
@@ -158,10 +163,9 @@ class Catalog:
             ServiceError: no dataset has that name, its folder is refused, or the server can open no more files.
         """
         current = self._current.get(name)
-        if digest and (current is None or current.dataset.manifest.digest != digest):
-            for older in self._older.get(name, ()):
-                if older.digest == digest and (dataset := older.read()) is not None:
-                    return dataset
+        is_current = current is not None and digest in ("", current.dataset.manifest.digest)
+        if not is_current and (older := self._older_version(name, digest)) is not None:
+            return older
         if current is not None:
             return self._in_version(current.dataset, digest)
         try:
@@ -194,6 +198,21 @@ class Catalog:
         if not arrays.is_unchanged():
             self._check_open_files(dataset, arrays)
 
+    def refuse_link(self, path: Path, name: str) -> None:
+        """Refuses a link that leads out of the root; the message calls it `name`.
+
+        Raises:
+            PreparedDatasetError: it is such a link.
+        """
+        try:
+            target = look_at(str(path), path.resolve)
+        except TimeoutError as error:
+            raise PreparedDatasetError(f"{name} cannot be looked at: {error.strerror}") from error
+        if not target.is_relative_to(self._root):
+            raise PreparedDatasetError(
+                f"{name} is a link that leads out of the data root; move its target there, or mount it"
+            )
+
     def _check_open_files(self, dataset: PreparedDataset, arrays: ArrayStamps) -> None:
         """Compares a version's open files with their checksums; if one differs, withdraws it with a ServiceError."""
         try:
@@ -215,11 +234,6 @@ class Catalog:
                 older.read()
                 return older.arrays
         return None
-
-    def opened(self) -> list[PreparedDataset]:
-        """Returns the datasets that are open now."""
-        with self._lock:
-            return [current.dataset for current in self._current.values()]
 
     def _stamps_of_folders(self) -> dict[Path, Stamps]:
         """Returns every folder that is, or should be, a dataset → the stamps of its files.
@@ -254,7 +268,7 @@ class Catalog:
     def _folders_among(self, entries: Iterable[Path]) -> Iterator[Path]:
         """Yields the entries of the root that are, or should be, a dataset."""
         for folder in entries:
-            if not folder.name.startswith(".") and folder.name != _OF_THE_FILE_SYSTEM and has_manifest(folder):
+            if not folder.name.startswith(".") and folder.name != _LOST_AND_FOUND and has_manifest(folder):
                 yield folder
             elif (crashed := left_aside(folder)) and crashed.name not in self._current and has_manifest(folder):
                 yield crashed  # a crash left only the folder moved aside: opening fails, and the error says what to do
@@ -277,15 +291,13 @@ class Catalog:
                 with suppress(ServiceError):  # if files were altered in place, this withdraws the dataset
                     self.confirm(before.dataset)
             try:
-                self._check_inside(folder)
-                dataset, is_checked = self._open_files(folder, stamps)
-                opened = OpenDataset(dataset, ArrayStamps.of(dataset), stamps)
+                opened, is_checked = self._open_version(folder, stamps)
             except Exception as error:  # no folder, however odd, affects another
                 self._refuse(folder, error, stamps)
                 return
             is_new = self._serve(folder.name, opened)
         if not is_checked and is_new:
-            threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
+            threading.Thread(target=self._check_beside_serving, args=(opened.dataset, stamps), daemon=True).start()
 
     def _serve(self, name: str, opened: OpenDataset) -> bool:
         """Serves a folder as it is open now, and keeps the version before it; returns whether this is a new version.
@@ -311,25 +323,35 @@ class Catalog:
         if digest in ("", current.manifest.digest) or current.manifest.version == 1:
             return current
         with self._locks[current.name]:
-            for older in self._older.get(current.name, ()):  # opened by a request at the same time
-                if older.digest == digest and (dataset := older.read()) is not None:
-                    return dataset
+            if (older := self._older_version(current.name, digest)) is not None:  # a request at the same time opened it
+                return older
             folder = find_version(current.path, digest)
             if folder is None:
                 return current
             stamps = stamps_of(folder)
             try:
-                self._check_inside(folder)
-                dataset, is_checked = self._open_files(folder, stamps)
-                older = OlderVersion(OpenDataset(dataset, ArrayStamps.of(dataset), stamps))
+                opened, is_checked = self._open_version(folder, stamps)
             except (PreparedDatasetError, OSError) as error:
                 _LOG.error("not serving an earlier version of %s: %s", current.name, error)
                 return current
             with self._lock:
-                self._older.setdefault(current.name, []).append(older)
+                self._older.setdefault(current.name, []).append(OlderVersion(opened))
         if not is_checked:
-            threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
-        return dataset
+            threading.Thread(target=self._check_beside_serving, args=(opened.dataset, stamps), daemon=True).start()
+        return opened.dataset
+
+    def _older_version(self, name: str, digest: str) -> PreparedDataset | None:
+        """Returns the dataset of an older version that is open; None if none has the digest."""
+        for older in self._older.get(name, ()):
+            if older.digest == digest and (dataset := older.read()) is not None:
+                return dataset
+        return None
+
+    def _open_version(self, folder: Path, stamps: Stamps) -> tuple[OpenDataset, bool]:
+        """Opens a folder with these stamps, and returns whether its arrays were compared with their checksums."""
+        self._check_inside(folder)
+        dataset, is_checked = self._open_files(folder, stamps)
+        return OpenDataset(dataset, ArrayStamps.of(dataset), stamps), is_checked
 
     def _check_inside(self, folder: Path) -> None:
         """Refuses a folder with links out of the root: its owner may not be allowed to read what the server can."""
@@ -337,23 +359,8 @@ class Catalog:
         for path in folder.iterdir() if folder.is_dir() else ():  # else opening it raises
             self.refuse_link(path, f"{folder.name}/{path.name}")
 
-    def refuse_link(self, path: Path, name: str) -> None:
-        """Refuses a link that leads out of the root; the message calls it `name`.
-
-        Raises:
-            PreparedDatasetError: it is such a link.
-        """
-        try:
-            target = look_at(str(path), path.resolve)
-        except TimeoutError as error:
-            raise PreparedDatasetError(f"{name} cannot be looked at: {error.strerror}") from error
-        if not target.is_relative_to(self._root):
-            raise PreparedDatasetError(
-                f"{name} is a link that leads out of the data root; move its target there, or mount it"
-            )
-
     def _open_files(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
-        """Opens a folder with these stamps, and returns whether its arrays were compared with their checksums."""
+        """Opens a folder's files; returns as `_open_version`."""
         num_bytes = sum(path.stat().st_size for path in folder.glob("*.npy"))
         at_once = num_bytes <= CHECK_AT_ONCE_BYTES
         return open_prepared(folder, check_pool=at_once), at_once
@@ -362,17 +369,17 @@ class Catalog:
         """Notes why a folder is not served, and when it is tried again; logs it unless it has been logged."""
         still_served = _STILL_SERVED if folder.name in self._current else ""
         what = "the new version of " if still_served else ""
-        reason, before = reason_of(folder, error), self._refused.get(folder.name)
-        is_logged = before is not None and (before.reason, before.stamps) == (reason, stamps)
+        reason, refused = reason_of(folder, error), self._refused.get(folder.name)
+        is_logged = refused is not None and (refused.reason, refused.stamps) == (reason, stamps)
         if isinstance(error, PreparedDatasetError | OSError) and not is_logged:
             _LOG.error("not serving %s%s: %s%s", what, folder.name, error, still_served)
         elif not is_logged:
             _LOG.error("not serving %s%s%s", what, folder.name, still_served, exc_info=error)
         seconds = TRY_AGAIN_SECONDS if isinstance(error, OSError | MemoryError) else math.inf
-        if is_passing := lacks_files(error):
+        if lacks_files(error):
             seconds = RETRY_AFTER_SECONDS
         with self._lock:
-            self._refused[folder.name] = RefusedFolder(reason, stamps, time.monotonic() + seconds, is_passing)
+            self._refused[folder.name] = RefusedFolder(reason, stamps, time.monotonic() + seconds, lacks_files(error))
 
     def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
         """Compares a dataset with its checksums, and withdraws it if one differs.

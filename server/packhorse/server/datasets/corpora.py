@@ -34,7 +34,7 @@ from packhorse.v1 import packing_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 60.0
-"""Time after which a corpus that was withdrawn is opened again, if somebody asks for it."""
+"""Time after which a corpus that was withdrawn, or could not be opened, is tried again if somebody asks for it."""
 
 CHECKED_BINS = 4096
 """Bins whose lengths are compared in one go by the check of a whole corpus."""
@@ -87,10 +87,11 @@ class Corpora:
             if option == AUTO:
                 of_manifests = True
                 continue
-            for name, where in _table(option).items() if option.endswith(".toml") else [_pair(option)]:
+            pairs = _table(option).items() if option.endswith(".toml") else [_pair(option)]
+            for name, path in pairs:
                 if name in given:
                     raise ValueError(parameter("tokens") + f" names the dataset {name} twice")
-                given[name] = where
+                given[name] = path
         return cls(given, of_manifests=of_manifests)
 
     def of(self, dataset: Dataset) -> Corpus:
@@ -115,10 +116,10 @@ class Corpora:
         A corpus that takes long to open is not opened for this. Until somebody asks for its tokens, the message does
         not say whether there is a loss mask.
         """
-        wheres = [self._where(each) for each in _parts(dataset)]
-        if not all(wheres):
+        paths = [self._path_of(each) for each in _parts(dataset)]
+        if not all(paths):
             return {}
-        if dataset not in self._attempts and not all(map(_opens_at_once, wheres)):
+        if dataset not in self._attempts and not all(map(_opens_at_once, paths)):
             return {"has_tokens": True}
         try:
             corpus = self.of(dataset)
@@ -162,11 +163,14 @@ class Corpora:
     def check_all(self, datasets: Iterable[Dataset]) -> None:
         """Opens the corpora of datasets, and compares all lengths if that needs no reading of tokens. Takes long."""
         for dataset in datasets:
-            if not all(self._where(each) for each in _parts(dataset)):
+            if not all(map(self._path_of, _parts(dataset))):
                 continue
             with suppress(ServiceError), self.reading(dataset):  # the log has the error by then
-                corpus, epoch = self.of(dataset), dataset.epoch(0, 0)
-                for first in range(0, epoch.num_bins if corpus.knows_lengths else 0, CHECKED_BINS):
+                corpus = self.of(dataset)
+                if not corpus.knows_lengths:
+                    continue
+                epoch = dataset.epoch(0, 0)
+                for first in range(0, epoch.num_bins, CHECKED_BINS):
                     corpus.check_lengths(epoch.bins(np.arange(first, min(first + CHECKED_BINS, epoch.num_bins))))
 
     def _try_to_open(self, dataset: Dataset) -> _Attempt:
@@ -188,7 +192,7 @@ class Corpora:
             OSError: they cannot be opened.
         """
         parts = _parts(dataset)
-        if missing := [each.name for each in parts if not self._where(each)]:
+        if missing := [each.name for each in parts if not self._path_of(each)]:
             raise ValueError(
                 "this server was not told where its tokens are"
                 + (f" (of {', '.join(missing)})" if isinstance(dataset, MixtureDataset) else "")
@@ -208,40 +212,44 @@ class Corpora:
                 source = sources[dataset.name]
                 found = loss_mask_of(source)
                 id_column = dataset.manifest.id_column or ""
-                tokens, mask = source.for_ids(id_column), None if found is None else found.for_ids(id_column)
-        masks = found.sources.values() if isinstance(found, MixtureSource) else [] if found is None else [found]
+                tokens = source.for_ids(id_column)
+                mask = None if found is None else found.for_ids(id_column)
+        masks: Iterable[TokenSource] = () if found is None else (found,)
+        if isinstance(found, MixtureSource):
+            masks = found.sources.values()
         for each in (*sources.values(), *masks):
             files |= {path: FileStamp.of(path) for path in each.mapped_files}
         return Corpus(dataset, tokens, mask, files)
 
     def _open_source(self, dataset: PreparedDataset) -> TokenSource:
         """Opens the source of a dataset's tokens, and compares it with the manifest's fingerprint if there is one."""
-        inputs, where = dataset.manifest.inputs, self._where(dataset)
+        inputs, path = dataset.manifest.inputs, self._path_of(dataset)
         if inputs is None or inputs.tokens is None:
-            return as_token_source(where)
+            return as_token_source(path)
         is_given = dataset.name in self._given
-        source = as_token_source(where) if is_given else open_recorded(where, asdict(inputs.tokens), inputs.rows)
+        source = as_token_source(path) if is_given else open_recorded(path, asdict(inputs.tokens), inputs.rows)
         if is_given or not source.knows_lengths:  # reads tokens, for which a server has time
             check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
         return source
 
-    def _where(self, dataset: PreparedDataset) -> str:
+    def _path_of(self, dataset: PreparedDataset) -> str:
         """Returns the path or URL of a dataset's tokens; empty if neither --tokens nor the manifest gives one."""
         if dataset.name in self._given:
             return self._given[dataset.name]
         inputs = dataset.manifest.inputs
-        path = getattr(dataset, "path", None)
-        if not self._of_manifests or path is None or inputs is None or inputs.tokens is None:
+        folder = getattr(dataset, "path", None)
+        if not self._of_manifests or folder is None or inputs is None or inputs.tokens is None:
             return ""
-        return recorded_path(path, asdict(inputs.tokens))
+        return recorded_path(folder, asdict(inputs.tokens))
 
-    def _withdraw(self, dataset: Dataset, reason: str, why: str) -> None:
-        _LOG.error("withdrawing the tokens of %s, not its ids: %s", dataset.name, reason)
+    def _withdraw(self, dataset: Dataset, details: str, why: str) -> None:
+        """Serves the tokens of a dataset no more: `details` are for the log, `why` for clients."""
+        _LOG.error("withdrawing the tokens of %s, not its ids: %s", dataset.name, details)
         self._attempts[dataset] = self._failed_attempt(dataset, why)
 
     def _failed_attempt(self, dataset: Dataset, why: str) -> _Attempt:
         """Notes why a corpus is not served, and when it is tried again."""
-        if all(self._where(each) for each in _parts(dataset)):  # else nobody wanted to serve them
+        if all(map(self._path_of, _parts(dataset))):  # else nobody wanted to serve them
             self._wrong[dataset.name] = why
         return _Attempt(None, why, time.monotonic() + TRY_AGAIN_SECONDS)
 
@@ -261,14 +269,14 @@ def _parts(dataset: Dataset) -> list[PreparedDataset]:
 
 def _pair(option: str) -> tuple[str, str]:
     """Reads NAME=PATH; raises a ValueError if the option is something else."""
-    name, equals, where = option.partition("=")
-    if not equals or not name or not where:
+    name, _, path = option.partition("=")
+    if not name or not path:
         raise ValueError(
             parameter("tokens")
             + f" must be NAME=PATH, a .toml file with a table [tokens], or {AUTO} for those that manifests name, "
             f"got {option[:80]!r}"
         )
-    return name, where
+    return name, path
 
 
 def _table(path: str) -> dict[str, str]:
@@ -284,8 +292,8 @@ def _table(path: str) -> dict[str, str]:
     return table
 
 
-def _opens_at_once(where: str) -> bool:
-    return where.endswith(_OPEN_AT_ONCE) and not is_url(where)
+def _opens_at_once(path: str) -> bool:
+    return path.endswith(_OPEN_AT_ONCE) and not is_url(path)
 
 
 def _without_paths(text: str) -> str:

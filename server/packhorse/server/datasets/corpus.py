@@ -47,13 +47,13 @@ class _Entries(NamedTuple):
     first_tokens: NDArray[np.int64] | None
     """Number of each entry's first token in its sequence: int64 [S]; None if all are 0."""
     component_ids: NDArray[np.int32] | None
-    """Component of each entry: int64 [S]; None without a mixture."""
+    """Component of each entry: int32 [S]; None without a mixture."""
 
 
 class _Copies(threading.local):
     """A thread's own copies of the sources: those that decode hold what they last fetched, so threads cannot share."""
 
-    pair: "tuple[TokenSource, TokenSource | None] | None" = None
+    pair: tuple[TokenSource, TokenSource | None] | None = None
     """Copies of the tokens' source and of the loss mask's; None until this thread needs them."""
 
 
@@ -98,7 +98,7 @@ class Corpus:
             ValueError: the tokens do not fit the plan, or a file was changed.
             OSError: the tokens cannot be read.
         """
-        entries = self._entries(bins)
+        entries = self._entries_of(bins)
         sizes = whole = None
         is_cut = not self._pieces.are_whole(entries.first_tokens)
         if is_cut:
@@ -127,16 +127,16 @@ class Corpus:
 
     def check_lengths(self, bins: Bins) -> None:
         """Compares bins' lengths with those of the corpus; raises a ValueError if they do not fit."""
-        entries = self._entries(bins)
+        entries = self._entries_of(bins)
         self._own_lengths(entries, entries.tokens.lengths(entries.ids))
 
-    def _own_lengths(self, entries: "_Entries", whole: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _own_lengths(self, entries: _Entries, whole: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns how many tokens each entry has, of a sequence of `whole` tokens; see `PieceRule.own_lengths`."""
         return self._pieces.own_lengths(
             entries.ids, entries.planned, whole, entries.first_tokens, entries.component_ids
         )
 
-    def _entries(self, bins: Bins) -> "_Entries":
+    def _entries_of(self, bins: Bins) -> _Entries:
         """Returns the entries of bins, with the sources that read them."""
         components = None
         if bins.component_ids is not None:

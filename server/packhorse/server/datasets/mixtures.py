@@ -7,8 +7,8 @@ file to `packhorse.dataset`, the datasets to `catalog`, and how far runs have co
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from packhorse.dataset import (
     MIXTURE_SUFFIX,
@@ -36,8 +36,14 @@ from packhorse.v1 import packing_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _ReadFile:
+class _FoundFile(NamedTuple):
+    """A mixture's file as it is on the disk now."""
+
+    path: Path
+    stamp: Stamp
+
+
+class _ReadFile(NamedTuple):
     """A mixture, and the stamp that its file had when it was read."""
 
     stamp: Stamp
@@ -61,7 +67,7 @@ class Mixtures:
         self._files_read: dict[str, _ReadFile] = {}
         self._refused: dict[str, Stamp] = {}  # name → stamp of the file that was refused last
         self._wrong: dict[str, str] = {}  # name → why its file is refused
-        self._hidden: set[str] = set()  # names of mixtures hidden by a dataset, which the log has
+        self._hidden: set[str] = set()  # mixtures whose name a dataset has, as the log has said
         self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
 
     @property
@@ -79,13 +85,13 @@ class Mixtures:
 
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with files below the root: ("dataset", "mixture" or "takedown", its name) → why."""
-        wrong = {name: why for name, why in list(self._wrong.items()) if self._is_there(name)}
+        wrong = {name: why for name, why in list(self._wrong.items()) if self._has_file(name)}
         kinds = {"dataset": self._catalog.troubles(), "mixture": wrong, "takedown": self._takedowns.troubles()}
         return {(kind, name): why for kind, whys in kinds.items() for name, why in sorted(whys.items())}
 
     def older_digests(self, name: str) -> list[str]:
         """Returns the digests of a dataset's older versions; none for a mixture, which has its chain of digests."""
-        is_dataset = self._catalog.has(name) or not self._is_there(name)
+        is_dataset = self._catalog.has(name) or not self._has_file(name)
         return self._catalog.older_digests(name) if is_dataset else []
 
     def warn_of_unknown_ids(self) -> None:
@@ -106,11 +112,10 @@ class Mixtures:
             return read.mixture
         if found is None:
             return self._catalog.get(name, digest, besides=self._names_of_files())
-        path, stamp = found
-        if read is not None and stamp in (read.stamp, self._refused.get(name)):
+        if read is not None and found.stamp in (read.stamp, self._refused.get(name)):
             return read.mixture
         with self._locks.setdefault(name, threading.RLock()):
-            return self._read_again(name, path, stamp)
+            return self._read_again(name, found)
 
     def append_stage(
         self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
@@ -119,9 +124,12 @@ class Mixtures:
         mixture, path = self.get(name), self._path_of_file(name)
         if path is None or not isinstance(mixture, MixtureDataset):
             raise no_mixture(name)
-        last = mixture.chain[-1][0]
-        # Done before: a client that got no answer asks again.
-        if last < from_position if stage is None else last == from_position and mixture.file.stages[-1] == stage:
+        last_begins, _ = mixture.chain[-1]
+        if stage is None:
+            is_done = last_begins < from_position
+        else:
+            is_done = last_begins == from_position and mixture.file.stages[-1] == stage
+        if is_done:  # a client that got no answer asks again
             return
         check()
         try:
@@ -134,6 +142,19 @@ class Mixtures:
                 f"this server cannot write {path.name} ({error.strerror}); append on a machine that can write the data "
                 "root, with `packhorse mixture append --data-root DIR`",
             ) from None
+
+    def component(self, name: str) -> PreparedDataset:
+        """Returns a dataset that may be a component.
+
+        Raises:
+            MixtureError: it is a mixture itself, or there is no dataset of that name.
+        """
+        if not self._catalog.has(name) and self._has_file(name):
+            raise MixtureError(f"{name} is a mixture itself; name its components")
+        try:
+            return self._catalog.get(name)
+        except ServiceError as error:
+            raise MixtureError(error.message) from None
 
     def confirm(self, dataset: Dataset, components: Iterable[int] = ()) -> None:
         """Makes sure that bins came from files that were checked; see `Datasets.confirm`."""
@@ -179,34 +200,32 @@ class Mixtures:
             self._refused.pop(name, None)
         return True
 
-    def _read_again(self, name: str, path: Path, stamp: Stamp) -> MixtureDataset:
-        """Reads a mixture's changed file, and returns the mixture that is served from now on.
-
-        That is the same as before if the file is wrong, or says the same.
+    def _read_again(self, name: str, found: _FoundFile) -> MixtureDataset:
+        """Reads a mixture's changed file; returns the new mixture, or the previous one if the file is wrong.
 
         Raises:
             ServiceError: the file is wrong, and was never right.
         """
         read = self._files_read.get(name)
         before = None if read is None else read.mixture
-        if read is not None and read.stamp == stamp:  # another thread was faster
+        if read is not None and read.stamp == found.stamp:  # another thread was faster
             return read.mixture
         try:
-            mixture = self._mixture_of_file(name, path)
+            mixture = self._mixture_of_file(name, found.path)
         except PreparedDatasetError as error:
             if before is None:
                 raise not_served(name, str(error)) from None
             why = f"{error}; it stays as it was, digest {before.manifest.digest}"
-            if isinstance(error.__cause__, OSError):  # reads the file again though it is unchanged: the disk may answer
+            if isinstance(error.__cause__, OSError):  # the unchanged file is read again: the disk may answer then
                 self._note_trouble(name, why)
             else:
-                self._refuse(name, why, stamp)
+                self._refuse(name, why, found.stamp)
             return before
         if before is not None and before.file == mixture.file:  # only touched
             mixture = before
         elif before is not None:
             self._log_change(before, mixture)
-        self._files_read[name] = _ReadFile(stamp, mixture)
+        self._files_read[name] = _ReadFile(found.stamp, mixture)
         self._refused.pop(name, None)
         self._wrong.pop(name, None)
         return mixture
@@ -215,14 +234,14 @@ class Mixtures:
         """Logs that a mixture changed, and warns if it did so at positions that a stream has passed."""
         name = now.name
         _LOG.info("mixture %s changed: digest %s", name, now.manifest.digest)
-        departs, furthest = first_difference(before.chain, now.chain), self._takedowns.furthest(name)
-        if departs is not None and furthest is not None and furthest.run_position > departs:
+        changes_from, furthest = first_difference(before.chain, now.chain), self._takedowns.furthest(name)
+        if changes_from is not None and furthest is not None and furthest.run_position > changes_from:
             _LOG.warning(
                 "mixture %s changes from position %d of the run, and a stream has come to %s: trainers continue "
                 "with the bins that they hold, and those that hold any from there on are refused then; stop all "
                 "ranks and resume them from a cursor at or before that position, or restore the stages",
                 name,
-                departs,
+                changes_from,
                 furthest,
             )
 
@@ -236,21 +255,8 @@ class Mixtures:
             raise MixtureError(f"{path.name}: {error}") from None
         return MixtureDataset(name, file, datasets)
 
-    def component(self, name: str) -> PreparedDataset:
-        """Returns a dataset that may be a component.
-
-        Raises:
-            MixtureError: it is a mixture itself, or there is no dataset of that name.
-        """
-        if not self._catalog.has(name) and self._is_there(name):
-            raise MixtureError(f"{name} is a mixture itself; name its components")
-        try:
-            return self._catalog.get(name)
-        except ServiceError as error:
-            raise MixtureError(error.message) from None
-
     def _refuse(self, name: str, why: str, stamp: Stamp | None) -> None:
-        """Notes why a mixture's file with this stamp is refused, so that it is not read again. None does nothing."""
+        """Notes why a mixture's file with this stamp is refused, so that it is not read again, if it has one."""
         if stamp is not None and self._refused.get(name) != stamp:
             self._refused[name] = stamp
             self._note_trouble(name, why)
@@ -279,17 +285,17 @@ class Mixtures:
                     self._hidden.add(name)
                     _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
 
-    def _look_at_file(self, name: str) -> tuple[Path, Stamp] | None:
-        """Returns path and stamp of a mixture's file; None if it has none. Raises a TimeoutError if the disk hangs."""
+    def _look_at_file(self, name: str) -> _FoundFile | None:
+        """Returns a mixture's file; None if it has none. Raises a TimeoutError if the disk hangs."""
 
-        def look() -> tuple[Path, Stamp] | None:
+        def look() -> _FoundFile | None:
             path = self._path_of_file(name)
             stamp = None if path is None else stamp_of(path)
-            return None if path is None or stamp is None else (path, stamp)
+            return None if path is None or stamp is None else _FoundFile(path, stamp)
 
         return look_at(f"{self._catalog.root}/{name}{MIXTURE_SUFFIX}", look)
 
-    def _is_there(self, name: str) -> bool:
+    def _has_file(self, name: str) -> bool:
         """Whether a mixture has a file; if the disk does not answer, whether one was read before."""
         try:
             return self._look_at_file(name) is not None
@@ -302,7 +308,7 @@ class Mixtures:
             found = self._look_at_file(name)
         except TimeoutError:
             return None
-        return None if found is None else found[1]
+        return None if found is None else found.stamp
 
     def _path_of_file(self, name: str) -> Path | None:
         """Returns the path of a mixture's file; None if there is none, or a dataset has that name."""

@@ -13,12 +13,15 @@ from packhorse.v1 import packing_pb2 as pb
 MOST_NAMES = 8
 """How many datasets a message names: one that named thousands would be too long for a header."""
 
+_MOST_CHARACTERS = 80
+"""How much of an unknown name a message repeats."""
+
 
 def no_dataset(name: str, names: Sequence[str]) -> ServiceError:
     """Returns the error for a name that no dataset has, with some of the existing names."""
     some = ", ".join(names[:MOST_NAMES]) or "none"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    shown = name if len(name) <= 80 else f"{name[:80]}…"
+    shown = name if len(name) <= _MOST_CHARACTERS else f"{name[:_MOST_CHARACTERS]}…"
     return ServiceError(
         pb.ERROR_REASON_DATASET_NOT_FOUND,
         f"no dataset is named {shown!r}; this server has: {some}{more}",

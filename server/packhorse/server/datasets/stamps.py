@@ -1,4 +1,4 @@
-"""Stamps of open and refused files, which show that a folder or its data has changed.
+"""What the catalog remembers of a dataset's folder: the stamps of its files, which show that they have changed.
 
 Owns the stamps of a folder and of a dataset's open arrays, and the catalog's records that contain them: open datasets,
 older versions and refused folders. Leaves finding, opening and withdrawing datasets to `catalog`.
@@ -12,7 +12,7 @@ import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from packhorse.dataset import PreparedDataset, PreparedDatasetError
 
@@ -35,6 +35,11 @@ def stamps_of(folder: Path) -> Stamps:
         (name, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_mode, stat.st_uid, stat.st_gid)
         for name, stat in stats
     )
+
+
+class _ArrayStamp(NamedTuple):
+    size_bytes: int
+    changed_ns: int
 
 
 class ArrayStamps:
@@ -72,17 +77,15 @@ class ArrayStamps:
             PreparedDatasetError: a file was cut or altered.
         """
         now = self._now()
-        for (name, descriptor), (size, _), (before, _) in zip(
-            self._descriptors.items(), now, self._stamps, strict=True
-        ):
-            if size != before or _sha256_of(descriptor) != dataset.manifest.checksums[name]:
+        for name, descriptor in self._descriptors.items():
+            has_its_size = now[name].size_bytes == self._stamps[name].size_bytes
+            if not has_its_size or _sha256_of(descriptor) != dataset.manifest.checksums[name]:
                 raise PreparedDatasetError(f"{dataset.name}/{name} was cut or altered while it was served")
         self._stamps = now
 
-    def _now(self) -> list[tuple[int, int]]:
-        """Returns (size in bytes, time of change in nanoseconds) of every file."""
-        stats = [os.fstat(descriptor) for descriptor in self._descriptors.values()]
-        return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+    def _now(self) -> dict[str, _ArrayStamp]:
+        stats = {name: os.fstat(descriptor) for name, descriptor in self._descriptors.items()}
+        return {name: _ArrayStamp(stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """How far one open stream has come, so that no file takes away bins that it has sent.
 
-Owns what is known of the stream. Leaves the furthest of all processes to `run_progress`.
+Owns what is known of the stream. Leaves the furthest position over all processes to `run_progress`.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Ids and keys that a redaction names and its dataset does not have: somebody's typing error, or another dataset's.
+"""Ids and keys that a redaction names and its dataset does not have: a typing error, or those of another dataset.
 
 Owns finding and listing them. `takedowns` warns of them, and `packhorse redact` asks before it writes them.
 """
@@ -13,8 +13,8 @@ from packhorse.dataset import MixtureDataset, Redaction
 from packhorse.formats.keys import shown_key
 from packhorse.server.datasets.protocols import Dataset
 
-_MOST_NAMED = 10
-"""Most ids, and most keys, that a message lists."""
+_MOST_NAMED, _MOST_CHARACTERS = 10, 200
+"""Most ids, and most keys, that a message lists; most characters of each key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,13 +34,16 @@ class UnknownNames:
         return len(self.ids) + len(self.keys)
 
     def __str__(self) -> str:
-        keys = [shown_key(key)[:200] for key in self.keys[:_MOST_NAMED]]
-        named = (("ids", self.ids, map(str, self.ids[:_MOST_NAMED].tolist())), ("keys", self.keys, keys))
-        return " and ".join(
-            f"{noun} {', '.join(first)}" + (f" and {len(some) - _MOST_NAMED:,} more" if len(some) > _MOST_NAMED else "")
-            for noun, some, first in named
-            if len(some)
-        )
+        ids = [str(number) for number in self.ids[:_MOST_NAMED].tolist()]
+        keys = [shown_key(key)[:_MOST_CHARACTERS] for key in self.keys[:_MOST_NAMED]]
+        lists = (_listed("ids", ids, len(self.ids)), _listed("keys", keys, len(self.keys)))
+        return " and ".join(filter(None, lists))
+
+
+def _listed(noun: str, shown: list[str], num_all: int) -> str:
+    """Returns the names that are shown, and how many more there are; empty without names."""
+    more = f" and {num_all - len(shown):,} more" if num_all > len(shown) else ""
+    return f"{noun} {', '.join(shown)}{more}" if shown else ""
 
 
 def unknown_names(dataset: Dataset, redaction: Redaction, *, most: int | None = None) -> UnknownNames:

@@ -14,8 +14,10 @@ from packhorse.wire import REDACTING, SKIPPING, own_digest
 
 MAX_SKIPS = 1000
 """Ranges of positions that a request may leave out."""
+
 MAX_SKIPS_READ = 5_000
-"""Most ranges of an expected digest that are compared one by one, in about 10 ms."""
+"""Most ranges of an expected digest that are compared one by one, in about 10 ms. A run with more continues as long as
+their text stays the same."""
 
 
 def check_num_skips(ranges: Collection[pb.PositionRange]) -> None:
@@ -72,8 +74,7 @@ def check_digest(
     expected: str,
     *,
     epoch: int,
-    begin: int | None = None,
-    end: int | None = None,
+    before: int | None = None,
     takedown: Takedown,
 ) -> None:
     """Refuses a dataset with another digest than the request expects, saying what differs.
@@ -85,17 +86,17 @@ def check_digest(
         skips: all skipped ranges, of the request and of takedown files.
         expected: the digest that the run began with; empty for any.
         epoch: of the request.
-        begin: position at which a stream begins, counted without skipped ones. Only differences before it count. None
-            if the request is no stream: then differences before `end` count.
-        end: position at which the request ends, exclusive, counted without skipped ones. None for the epoch's end.
+        before: position where a stream begins, or where another request ends, counted without skipped ones: only
+            differences before it count. None for the epoch's end.
         takedown: what files take away from the dataset.
     """
     if not expected:
         return
     facts = {"expected": expected, "actual": digest_of(dataset, skips, takedown), "dataset": dataset.name}
-    expected_dataset, _, skipped = expected.partition(REDACTING)[0].partition(SKIPPING)
+    without_redactions, _, _ = expected.partition(REDACTING)
+    expected_dataset, _, expected_skips = without_redactions.partition(SKIPPING)
     if isinstance(dataset, MixtureDataset):
-        _check_stages(dataset, skips, expected_dataset, epoch, end if begin is None else begin, facts)
+        _check_stages(dataset, skips, expected_dataset, epoch, before, facts)
     elif differs := _differing(expected_dataset, dataset.manifest.digest):
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
@@ -103,12 +104,11 @@ def check_digest(
             f"(max_seq_len is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
             {**facts, "differs": ",".join(differs)},
         )
-    if skipped == str(skips):
+    if expected_skips == str(skips):
         return
-    before = _skipped_before(skipped)
-    upto = end if begin is None else begin
-    if before is None or (before != skips and (upto is None or before.before(upto) != skips.before(upto))):
-        named = f"{skipped.count(',') + 1} ranges" if before is None else f"the positions {before or 'none'}"
+    earlier = _skips_in(expected_skips)
+    if earlier is None or (earlier != skips and (before is None or earlier.before(before) != skips.before(before))):
+        named = f"{expected_skips.count(',') + 1} ranges" if earlier is None else f"the positions {earlier or 'none'}"
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
             f"this run has skipped {named} of dataset {dataset.name!r}, now {skips or 'none'} "
@@ -118,11 +118,8 @@ def check_digest(
         )
 
 
-def _skipped_before(text: str) -> Skips | None:
-    """Returns the skipped ranges in the text of a digest; None if they are too many to be read for one request.
-
-    A run with too many ranges continues as long as the text stays the same.
-    """
+def _skips_in(text: str) -> Skips | None:
+    """Returns the skipped ranges in the text of a digest; None if they are too many to be read for one request."""
     if text.count(",") >= MAX_SKIPS_READ:
         return None
     try:
@@ -136,19 +133,19 @@ def _differing(expected: str, actual: str) -> list[str]:
 
 
 def _check_stages(
-    mixture: MixtureDataset, skips: Skips, expected: str, epoch: int, position: int | None, facts: dict[str, str]
+    mixture: MixtureDataset, skips: Skips, expected: str, epoch: int, before: int | None, facts: dict[str, str]
 ) -> None:
     """Refuses a mixture that differs, before the position that a run has reached, from the one it began with.
 
-    `position` is counted in the epoch without skipped ones; None for the epoch's end.
+    `before` is this position as in `check_digest`.
     """
-    departs = parts_at(expected, mixture.chain)  # in the run; None if they differ nowhere
+    departs = parts_at(expected, mixture.chain)  # position of the run from which they differ; None if they do not
     if departs is None:
         return
-    in_epoch = mixture.num_bins
-    if position is not None:
-        in_epoch = skips.to_whole(position - 1) + 1 if position else 0
-    reached = epoch * mixture.num_bins + min(in_epoch, mixture.num_bins)
+    end_in_epoch = mixture.num_bins
+    if before is not None:
+        end_in_epoch = skips.to_whole(before - 1) + 1 if before else 0
+    reached = epoch * mixture.num_bins + min(end_in_epoch, mixture.num_bins)
     if reached > departs:
         departs_epoch, departs_position = divmod(departs, mixture.num_bins)
         at = f"at position {departs_position} of epoch {departs_epoch}" if departs else "from the beginning"

@@ -112,7 +112,6 @@ class Backend:
     def append_stage(self, request: pb.AppendStageRequest) -> pb.AppendStageResponse:
         """Changes the stages of a mixture from a position on, unless bins after it have been sent."""
         requests.integer("from_position", request.from_position, 1)
-
         stage, replace = stage_of(request), request.replace
         check = partial(self._check_not_passed, request.dataset, request.from_position)
         self._catalog.append_stage(request.dataset, stage, request.from_position, check, replace=replace)
@@ -124,9 +123,8 @@ class Backend:
         if reached > from_position:
             raise ServiceError(
                 pb.ERROR_REASON_POSITION_PASSED,
-                f"mixture {name!r} cannot change at position {from_position} of the run: bins "
-                f"before {reached} have been sent already; choose that position or a later one, ahead of every "
-                f"rank",
+                f"mixture {name!r} cannot change at position {from_position} of the run: bins before {reached} have "
+                "been sent already; choose that position or a later one, ahead of every rank",
                 {"dataset": name, "position": str(from_position), "reached": str(reached)},
             )
 

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields
 
 from packhorse.dataset import Manifest, MixtureDataset, SkippedRows
-from packhorse.epoch import MixtureEpoch
+from packhorse.epoch import MixtureEpoch, Source
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.v1 import packing_pb2 as pb
 
 ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 """Dtype of ids → its name on the wire."""
-_OF_MANIFEST = [
+
+_SAME_FIELDS = [
     each.name
     for each in fields(Manifest)
     if each.name in pb.Dataset.DESCRIPTOR.fields_by_name and each.name not in ("over_length", "resources")
 ]
-"""Fields of the Dataset message that the manifest has under the same names, so that a new one needs no line here.
-
-`over_length` and `resources` have the same names too, but other types."""
+"""Fields that the Dataset message and the manifest have under the same names and with the same types (`over_length` and
+`resources` have other types). A new one needs no line here."""
 
 
 def dataset_message(dataset: Dataset) -> pb.Dataset:
@@ -28,7 +28,7 @@ def dataset_message(dataset: Dataset) -> pb.Dataset:
     manifest = dataset.manifest
     skipped = manifest.inputs.skipped if manifest.inputs else SkippedRows()
     return pb.Dataset(
-        **{name: getattr(manifest, name) for name in _OF_MANIFEST},
+        **{name: getattr(manifest, name) for name in _SAME_FIELDS},
         name=dataset.name,
         max_seq_len=manifest.max_seq_len,
         max_sequences_per_bin=dataset.max_sequences_per_bin,
@@ -60,7 +60,7 @@ def context_rule_of(manifest: Manifest) -> pb.ContextRule | None:
     return None if rule is None else pb.ContextRule(**asdict(rule))
 
 
-def components_of(mixture: Dataset, epoch: object = None) -> Iterator[pb.Component]:
+def components_of(mixture: Dataset, epoch: Source | None = None) -> Iterator[pb.Component]:
     """Yields a mixture's components; nothing for a prepared dataset.
 
     Args:
@@ -94,11 +94,11 @@ def components_of(mixture: Dataset, epoch: object = None) -> Iterator[pb.Compone
 def stages_of(mixture: Dataset) -> Iterator[pb.Stage]:
     """Yields a mixture's stages; nothing for a prepared dataset."""
     if isinstance(mixture, MixtureDataset):
-        per_draw = mixture.file.bins_per_draw
-        for (first, digest), shares in zip(mixture.chain, mixture.shares, strict=True):
+        bins_per_draw = mixture.file.bins_per_draw
+        for (first_position, digest), shares in zip(mixture.chain, mixture.shares, strict=True):
             yield pb.Stage(
-                first_position=first,
+                first_position=first_position,
                 digest=digest,
                 shares=map(str, shares),
-                bins_per_draw=per_draw if per_draw > 1 else 0,
+                bins_per_draw=bins_per_draw if bins_per_draw > 1 else 0,
             )

@@ -82,5 +82,10 @@ class Epochs:
         if self._gone:
             self._gone.clear()
             for cache in (self._epochs, self._assignments, self._runs):
-                cache.drop(lambda key: key[0]() is None)
+                cache.drop(_is_of_closed_dataset)
         return (weakref.ref(dataset, self._gone.append), *coordinates)
+
+
+def _is_of_closed_dataset(key: _Key) -> bool:
+    dataset, *_ = key
+    return dataset() is None

@@ -43,7 +43,9 @@ def get_bins_in_slices(
     if not request.is_whole:
         skips = skips.plus(takedown.skips_of(request.epoch, request.seed))
     end = max(request.positions, default=-1) + 1
-    asked_dataset.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown)
+    asked_dataset.check_digest(
+        dataset, skips, request.expected_digest, epoch=request.epoch, before=end, takedown=takedown
+    )
     source = epochs.source(dataset, request.seed, request.epoch, skips)
     corpus = corpora.of(dataset) if request.with_tokens else None
     positions = _checked_positions(request, dataset, source)
@@ -56,7 +58,7 @@ def get_bins_in_slices(
     context = get_bins_context(request, response.digest, response.id_type)
     num_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
     redacted = takedown.redacted(bins, epoch=request.epoch, seed=request.seed, num_bins=num_bins, skips=skips)
-    encode(bins, response.bins, context, None, positions, redacted)
+    encode(bins, response.bins, context, positions=positions, redacted=redacted)
     if corpus is not None:
         with corpora.reading(dataset):
             tokens = corpus.read(bins, redacted)
@@ -69,11 +71,11 @@ def get_bins_in_slices(
 def _checked_positions(request: pb.GetBinsRequest, dataset: Dataset, source: Source) -> NDArray[np.int64]:
     """Returns the positions of a request; raises a ServiceError if they are too many, or not in the epoch.
 
-    That they are too many is seen without their bins: each has at least one sequence.
+    Each bin has at least one sequence, so too many positions are refused before any bin is drawn.
     """
-    least = sizes.BYTES_PER_BIN + sizes.bytes_per_sequence(dataset) + request.with_tokens * sizes.token_bytes(dataset)
-    most_positions = sizes.MAX_MESSAGE_BYTES // least
-    sizes.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
+    least_bytes = _bytes_beside_sequences(dataset, request.with_tokens) + sizes.bytes_per_sequence(dataset)
+    most_positions = sizes.MAX_MESSAGE_BYTES // least_bytes
+    sizes.check_answer_size("positions", least_bytes * len(request.positions), most_positions, len(request.positions))
     positions = np.array(request.positions, dtype=np.int64)
     outside = positions[(positions < 0) | (positions >= source.num_bins)]
     if len(outside):
@@ -87,25 +89,31 @@ def _draw_in_slices(
     """Returns bins and the bytes of their answer, drawn part by part until they are too many for one message.
 
     Raises:
-        ServiceError: they are.
+        ServiceError: they are too many.
     """
-    of_bin = sizes.BYTES_PER_BIN + with_tokens * sizes.token_bytes(dataset)  # beside its sequences, at most
-    of_sequence = sizes.bytes_per_sequence(dataset)
-    most = sizes.most_bytes_per_bin(dataset, with_tokens=with_tokens)
-    most_held = _COPIES * min(most * len(positions), sizes.MAX_MESSAGE_BYTES)
-    yield most_held
+    bytes_per_bin = _bytes_beside_sequences(dataset, with_tokens)
+    bytes_per_sequence = sizes.bytes_per_sequence(dataset)
+    most_bytes_per_bin = sizes.most_bytes_per_bin(dataset, with_tokens=with_tokens)
+    most_held_bytes = _COPIES * min(most_bytes_per_bin * len(positions), sizes.MAX_MESSAGE_BYTES)
+    yield most_held_bytes
     parts = []
     num_bytes = 0
-    at_once = max(1, BLOCK_BYTES // most)
+    at_once = max(1, BLOCK_BYTES // most_bytes_per_bin)
     pace = Pace()
     for first in range(0, len(positions), at_once):
         part = source.bins(positions[first : first + at_once])
-        ends = num_bytes + of_bin * np.arange(1, len(part.bin_ends) + 1) + of_sequence * part.bin_ends
-        num_fitting = first + int(np.searchsorted(ends, sizes.MAX_MESSAGE_BYTES, side="right"))
-        num_bytes = int(ends[-1])
+        num_bins = np.arange(1, len(part.bin_ends) + 1)
+        byte_ends = num_bytes + bytes_per_bin * num_bins + bytes_per_sequence * part.bin_ends
+        num_fitting = first + int(np.searchsorted(byte_ends, sizes.MAX_MESSAGE_BYTES, side="right"))
+        num_bytes = int(byte_ends[-1])
         sizes.check_answer_size("positions", num_bytes, num_fitting, len(positions))
         parts.append(part)
         if pace.is_over():
-            yield most_held
+            yield most_held_bytes
             pace.restart()
-    return joined(parts or [source.bins(positions)]), num_bytes
+    return joined(parts or [source.bins(positions)]), num_bytes  # without positions there is no part
+
+
+def _bytes_beside_sequences(dataset: Dataset, with_tokens: bool) -> int:
+    """Returns the most bytes of a bin in an answer, beside its sequences' ids and lengths."""
+    return sizes.BYTES_PER_BIN + sizes.token_bytes(dataset, with_tokens=with_tokens)

@@ -81,6 +81,9 @@ def locate_in_slices(
     pace = Pace()
     key_bytes = 0
 
+    def answer_bytes() -> int:
+        return _BYTES_PER_LOCATION * len(response.locations) + 2 * key_bytes  # in messages, and as bytes that are sent
+
     def locations_of(ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
         """Yields the locations of ids, in all components of a mixture."""
         return _locations_of_ids(source, assignment, request.topology, ids, names)
@@ -91,14 +94,17 @@ def locate_in_slices(
             checksum.add(location)
             key_bytes += len(location.key)
         if len(response.locations) > MAX_LOCATIONS or key_bytes > sizes.MAX_MESSAGE_BYTES // 2:
-            what = f"there are more than {MAX_LOCATIONS} answers, or their keys are too long"
-            raise too_large("ids", MAX_LOCATIONS, f"{what}; ask for fewer ids")
+            raise too_large(
+                "ids",
+                MAX_LOCATIONS,
+                f"there are more than {MAX_LOCATIONS} answers, or their keys are too long; ask for fewer ids",
+            )
         if pace.is_over():
-            yield _BYTES_PER_LOCATION * len(response.locations) + 2 * key_bytes
+            yield answer_bytes()
             pace.restart()
     catalog.confirm(dataset, range(len(names)))
     response.checksum = checksum.value
-    yield _BYTES_PER_LOCATION * len(response.locations) + 2 * key_bytes
+    yield answer_bytes()
     return response
 
 
@@ -197,21 +203,23 @@ def _locations_of_ids(
         ids: int64 [n].
         components: names of a mixture's components; empty for a dataset.
     """
-    at = source.locate(ids)
-    component_ids = np.full(len(at.ids), -1) if at.component_ids is None else at.component_ids
-    columns = [component_ids, at.ids, at.first_tokens, at.lengths, at.positions, at.index_in_bin]
+    found = source.locate(ids)
+    nowhere = np.full(len(found.ids), -1)
+    component_ids = nowhere if found.component_ids is None else found.component_ids
+    steps = ranks = slots = nowhere
     if assignment is not None:
-        streamed = assignment.locate(at.positions, at.index_in_bin)
-        columns += [streamed.steps, streamed.ranks, streamed.slots]
-    for row in zip(*(column.tolist() for column in columns), strict=True):
-        component_id, sequence_id, first_token, length, position, index, *coordinates = row
+        streamed = assignment.locate(found.positions, found.index_in_bin)
+        steps, ranks, slots = streamed.steps, streamed.ranks, streamed.slots
+    columns = (component_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin)
+    for component_id, sequence_id, first_token, length, position, index, step, rank, slot in zip(
+        *(column.tolist() for column in (*columns, steps, ranks, slots)), strict=True
+    ):
         location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
         if length >= 0:
             location.length, location.position, location.index_in_bin = length, position, index
             location.first_token = first_token
             location.component = components[component_id] if component_id >= 0 else ""
-        if coordinates and coordinates[0] >= 0:
-            step, rank, slot = coordinates
+        if step >= 0:
             worker = step % topology.workers_per_rank
             location.stream_location.CopyFrom(pb.StreamLocation(step=step, rank=rank, worker=worker, slot=slot))
         yield location

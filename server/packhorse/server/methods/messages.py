@@ -26,8 +26,8 @@ from packhorse.wire import (
 )
 
 MAX_POSITION_SPREAD = ADDED_OFFSET
-"""Largest difference of two positions in one message: a position is sent as an offset of 32 bits."""
-
+"""Largest difference of two positions in one message: a position is sent as an offset of 32 bits, the largest of which,
+ADDED_OFFSET, means something else."""
 
 _FEW_BINS = 32
 """Up to this many bins are numbered one by one, without arrays."""
@@ -50,6 +50,15 @@ def components_in(bins: Bins) -> list[int]:
     return [] if bins.component_ids is None else np.flatnonzero(np.bincount(bins.component_ids + 1)[1:]).tolist()
 
 
+class Numbered(NamedTuple):
+    """The templates of some bins by their numbers on the wire."""
+
+    numbers: NDArray[np.int64]
+    """Number of each bin's template on the wire: int64 [N]."""
+    defining: NDArray[np.int64]
+    """Indices of bins, one for each template that the client does not know, by ascending number: int64 [M]."""
+
+
 class SentTemplates:
     """Which templates the client of a stream knows by now.
 
@@ -60,8 +69,8 @@ class SentTemplates:
     def __init__(self) -> None:
         self._is_known = bytearray(1)  # a byte for each template, and a last one, always 0, for template -1: none
 
-    def numbered(self, bins: Bins) -> "Numbered":
-        """Numbers the bins' templates, says which the message has to define, and notes that the client knows these."""
+    def numbered(self, bins: Bins) -> Numbered:
+        """Numbers the bins' templates, for a message that defines those that the client does not know yet."""
         own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
         if len(own) <= _FEW_BINS:
             return self._numbered_few(own)
@@ -72,23 +81,23 @@ class SentTemplates:
         kept, others = unknown[is_kept], unknown[~is_kept]
         numbers = own.copy() if len(others) else own
         numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
-        new, where = np.unique(own[kept], return_index=True)
+        new, first_uses = np.unique(own[kept], return_index=True)
         self._make_room(int(new.max(initial=-1)))
         np.frombuffer(self._is_known, dtype=np.bool_)[new] = True
-        return Numbered(numbers, np.concatenate((kept[where], others)))
+        return Numbered(numbers, np.concatenate((kept[first_uses], others)))
 
-    def _numbered_few(self, own: NDArray[np.int64]) -> "Numbered":
+    def _numbered_few(self, own: NDArray[np.int64]) -> Numbered:
         """Returns the same as `numbered`, without arrays: each operation on an array costs more than a few bins do."""
         templates = own.tolist()
         self._make_room(max((each for each in templates if each < KEPT_TEMPLATES), default=-1))
         unknown: dict[int, int] = {}
         others: list[int] = []
-        for which, template in enumerate(templates):
+        for index, template in enumerate(templates):
             if not 0 <= template < KEPT_TEMPLATES:
-                templates[which] = KEPT_TEMPLATES + len(others)
-                others.append(which)
+                templates[index] = KEPT_TEMPLATES + len(others)
+                others.append(index)
             elif not self._is_known[template]:
-                unknown.setdefault(template, which)
+                unknown.setdefault(template, index)
         for template in unknown:
             self._is_known[template] = True
         defining = [unknown[template] for template in sorted(unknown)] + others
@@ -99,7 +108,7 @@ class SentTemplates:
         self._is_known.extend(bytes(max(0, template + 2 - len(self._is_known))))
 
     def _unknown(self, templates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns which bins are of templates that the client does not know, or of no template: int64 [M]."""
+        """Returns the indices of bins whose template the client does not know, or that have none: int64 [M]."""
         is_known = np.frombuffer(self._is_known, dtype=np.bool_)
         try:
             known = is_known.take(templates)  # -1 takes the last byte, which is 0
@@ -107,15 +116,6 @@ class SentTemplates:
             last = np.uint64(len(is_known) - 1)
             known = is_known.take(np.minimum(templates.view(np.uint64), last).view(np.int64))
         return np.flatnonzero(~known)
-
-
-class Numbered(NamedTuple):
-    """The templates of some bins by their numbers on the wire."""
-
-    numbers: NDArray[np.int64]
-    """Number of each bin's template on the wire: int64 [N]."""
-    defining: NDArray[np.int64]
-    """Indices of bins, one for each template that the client does not know, by ascending number: int64 [M]."""
 
 
 def encode(
@@ -126,7 +126,7 @@ def encode(
     positions: NDArray[np.int64] | None = None,
     redacted: Redacted | None = None,
 ) -> None:
-    """Writes bins into an empty message. Returning a message would be slow, because its owner would have to copy it.
+    """Writes bins into an empty message, which is part of a larger one: a message of their own would have to be copied.
 
     Args:
         bins: to be sent.
@@ -154,7 +154,7 @@ def encode(
         "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
         "group_ids": b"" if group_ids is None else _bytes(group_ids, np.int64),
         "redacted": b"" if redacted is None else _bytes(redacted.entries, np.uint32),
-        "redacted_tokens": b"" if redacted is None else _tokens(redacted),
+        "redacted_tokens": b"" if redacted is None else _replacements(redacted),
         "rows": b"" if bins.rows is None else _bytes(bins.rows, np.uint16),
     }
     for name, data in arrays.items():
@@ -182,12 +182,12 @@ def encode_tokens(tokens: BinTokens, message: pb.Tokens, bins_checksum: int, *, 
     message.checksum = tokens_checksum(message, bins_checksum)
 
 
-def _defined(bins: Bins, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _defined(bins: Bins, defining: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Returns the sizes of some bins' templates, int64 [M], and their lengths, int32 [sum of the sizes]."""
-    sizes = bins.sizes()[which]
+    sizes = bins.sizes()[defining]
     ends = sizes.cumsum()
     # Indices into `bins.lengths`, where a bin's sequences end at its `bin_ends`; in `members` they end at its `ends`.
-    members = np.repeat(bins.bin_ends[which] - ends, sizes)
+    members = np.repeat(bins.bin_ends[defining] - ends, sizes)
     members += np.arange(len(members))
     return sizes, bins.lengths[members]
 
@@ -195,12 +195,11 @@ def _defined(bins: Bins, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], N
 def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
     """Returns the lowest position, from which offsets count, and the offsets; ADDED_OFFSET for a bin that was added."""
     is_added = positions == ADDED
-    base = int(positions[~is_added].min(initial=np.iinfo(np.int64).max))
-    base = 0 if is_added.all() else base
+    base = 0 if is_added.all() else int(positions[~is_added].min())
     return base, _bytes(np.where(is_added, ADDED_OFFSET, positions - base), np.uint32)
 
 
-def _tokens(redacted: Redacted) -> bytes:
+def _replacements(redacted: Redacted) -> bytes:
     """Returns the token that replaces those of each redacted sequence, as bytes; MASKED_TOKEN if it keeps its own."""
     return _bytes(np.where(redacted.tokens == MASKED, MASKED_TOKEN, redacted.tokens), np.uint32)
 

@@ -28,24 +28,19 @@ from packhorse.wire import block_context, stream_positions
 BLOCK_BYTES = 1 << 20
 """Size that a stream's later blocks grow to while few streams are open."""
 
-
 LEAST_BLOCK_BYTES = 16 << 10
 """Size that a stream's blocks grow to while very many streams are open."""
-
 
 UNREAD_BYTES = 128 << 10
 """Bytes that a stream can send although its client reads nothing: its flow-control window and the sockets take them.
 Until more was sent, the client's pace is unknown, and blocks stay as small as LEAST_BLOCK_BYTES."""
 
-
 STREAMS_BYTES = 16 << 20
 """Bytes of one block of every stream, all together. A stream's memory is about four times its block: one as a message,
 two as bytes on their way, and the next block. If its client waits for the next one, there is one more."""
 
-
 GROWTH = 4
 """Steps of a block, as a multiple of those of the block before, until blocks are large enough."""
-
 
 BLOCK_SECONDS = 30.0
 """Longest time that a client should need for one block. Stages and takedowns cannot affect bins already sent."""
@@ -76,7 +71,8 @@ class OpenStream:
         self._note = note
         self._num_streams = num_streams
         self._steps = request.steps
-        self._num_last_steps, self._taken_at = 0, 0.0  # steps of the last block; when it was taken
+        self._num_last_steps = 0  # of the last block
+        self._taken_at = 0.0  # when it was taken, by `time.monotonic`
         self._sent = SentTemplates()
         self._order = threading.Condition()
         self._next_step = request.steps.start
@@ -146,9 +142,9 @@ class OpenStream:
     def is_current(self) -> bool:
         """Whether the stream continues. After a change of its mixture's or a takedown's file, the client reopens it."""
         request, catalog = self._request, self._catalog
-        return (
-            catalog.is_current(request.dataset) and catalog.takedown(request.dataset, is_open=True) is request.takedown
-        )
+        if not catalog.is_current(request.dataset):
+            return False
+        return catalog.takedown(request.dataset, is_open=True) is request.takedown
 
     def close(self) -> None:
         """Ends the stream: blocks that wait for an earlier one in `make` return None."""
@@ -189,7 +185,7 @@ class OpenStream:
         return message
 
     def _reach(self, end: int) -> None:
-        """Notes that the stream comes to `end`, exclusive. Files are looked at afterwards, so that none is missed."""
+        """Notes that the stream comes to `end`, exclusive; before files are looked at, so that no change is missed."""
         self._note(end)
         with self._order:
             progress = self._request.progress
@@ -224,4 +220,5 @@ def next_steps(num_steps: int, seconds: float) -> int:
         >>> next_steps(64, 0.5), next_steps(64, 20.0), next_steps(64, 240.0)  # trainers that take ever longer
         (256, 96, 8)
     """
-    return max(1, int(num_steps * min(GROWTH, BLOCK_SECONDS / max(seconds, 1e-9))))
+    growth = min(GROWTH, BLOCK_SECONDS / seconds) if seconds > 0 else GROWTH
+    return max(1, int(num_steps * growth))

@@ -28,14 +28,14 @@ from packhorse.v1 import packing_pb2 as pb
 MAX_SEQUENCES_PER_STEP = 1 << 23
 """Most sequences of all ranks in one step, on average: a last step that is not full is in memory as a whole."""
 
-
 MAX_BATCH_PHASES = 1000
 """Most phases of a batch schedule."""
 
-_KEPT_TOPOLOGIES, _KEPT_TOPOLOGY_BYTES = 64, 1 << 10
-"""Checked topologies that are cached, because all ranks and workers of a run send the same one; and the most bytes of a
-cached one's message, because strangers choose how long it is."""
+_KEPT_TOPOLOGIES = 64
+"""Checked topologies that are cached, because all ranks and workers of a run send the same one."""
 
+_KEPT_TOPOLOGY_BYTES = 1 << 10
+"""Most bytes of a message whose topology is cached, because strangers choose how long it is."""
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -79,8 +79,8 @@ def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choi
 def topology(message: pb.Topology, source: Source, epoch: int, num_sequences: int) -> Topology:
     """Returns a checked topology for an epoch of a dataset with `num_sequences`."""
     data = message.SerializeToString()
-    checked = _topology if len(data) <= _KEPT_TOPOLOGY_BYTES else _topology.__wrapped__
-    return checked(data, source.num_bins, source.max_seq_len, epoch, num_sequences)
+    check = _topology if len(data) <= _KEPT_TOPOLOGY_BYTES else _topology.__wrapped__  # which caches nothing
+    return check(data, source.num_bins, source.max_seq_len, epoch, num_sequences)
 
 
 @lru_cache(_KEPT_TOPOLOGIES)
@@ -104,17 +104,17 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
             balance=balance,
             cost_linear=message.cost_linear,
         ).of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
-        largest = max(stretch.batch_size for stretch in shape.stretches)
+        largest_batch = max(stretch.batch_size for stretch in shape.stretches)
     except ValueError as error:
         field = f"topology.{str(error).partition(' ')[0].rstrip(':')}"
         raise invalid_field(field, f"topology.{error}") from None
     _check_cost(shape, max_seq_len)
-    factors = {"batch_size": largest, "world_size": message.world_size, "accumulation": shape.accumulation}
-    if shape.steps_per_optimizer_step == 1:
-        del factors["accumulation"]
+    factors = {"batch_size": largest_batch, "world_size": message.world_size}
     sequences_per_bin = num_sequences / max(num_bins, 1)
     most_in_step = max(1, min(MAX_BINS_PER_OPTIMIZER_STEP, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
-    _check_product({name: factors[name] for name in ("batch_size", "world_size")}, most_in_step, "step")
+    _check_product(factors, most_in_step, "step")
+    if shape.steps_per_optimizer_step > 1:
+        factors["accumulation"] = shape.accumulation
     _check_product(factors, MAX_BINS_PER_OPTIMIZER_STEP, "optimizer step")
     return shape
 
@@ -143,11 +143,11 @@ def _check_product(factors: dict[str, int], most: int, what: str) -> None:
     for name, factor in factors.items():
         if product * factor > most:
             limit = max(1, most // product)
+            given = " times ".join(f"topology.{each} {size}" for each, size in factors.items())
             raise too_large(
                 f"topology.{name}",
                 limit,
-                f"{' times '.join(f'topology.{n} {f}' for n, f in factors.items())} is more than {most} bins in one "
-                f"{what}; topology.{name} can be {limit} at most here",
+                f"{given} is more than {most} bins in one {what}; topology.{name} can be {limit} at most here",
             )
         product *= factor
 

@@ -12,12 +12,19 @@ from packhorse.server.datasets.protocols import Dataset
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Most bytes of a response; clients accept as much."""
+
 BYTES_PER_LENGTH = 4
+
 BYTES_PER_BIN = 16
 """Bytes of a bin in a message, beside its sequences. Four numbers of 4 bytes: its template's number, twice if it is
 defined there, the template's size, and the bin's position."""
+
+_BYTES_PER_BIN_ON_AVERAGE = 8
+"""Bytes of a bin whose template is defined already: the template's number and the bin's position."""
+
 BYTES_PER_TOKEN = 4.125
 """Bytes of a token at most: 4, and a bit of the loss mask."""
+
 _BYTES_PER_GROUP = 8
 """Bytes of a sequence's group in a message of bins."""
 
@@ -30,27 +37,19 @@ def bytes_per_sequence(dataset: Dataset) -> int:
 def average_bytes_per_bin(dataset: Dataset, *, with_tokens: bool = False) -> float:
     """Returns the average bytes of a bin in a message, once most templates have been defined."""
     sequences_per_bin = dataset.manifest.num_sequences / dataset.manifest.num_bins
-    return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin + with_tokens * token_bytes(dataset)
+    sequence_bytes = _bytes_per_entry(dataset) * sequences_per_bin
+    return _BYTES_PER_BIN_ON_AVERAGE + sequence_bytes + token_bytes(dataset, with_tokens=with_tokens)
 
 
-def token_bytes(dataset: Dataset) -> int:
-    """Returns the most bytes of a full bin's tokens in a message."""
-    return math.ceil(BYTES_PER_TOKEN * dataset.manifest.max_seq_len)
-
-
-def _bytes_per_entry(dataset: Dataset) -> int:
-    """Returns the bytes of a sequence in a message of bins: id, first token, group; its length without templates."""
-    manifest = dataset.manifest
-    start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
-    group_bytes = _BYTES_PER_GROUP if dataset.has_groups else 0
-    length_bytes = 0 if dataset.has_templates else BYTES_PER_LENGTH
-    return np.dtype(manifest.id_dtype).itemsize + start_bytes + length_bytes + group_bytes
+def token_bytes(dataset: Dataset, *, with_tokens: bool) -> int:
+    """Returns the most bytes of a full bin's tokens in a message; 0 if it has none."""
+    return math.ceil(BYTES_PER_TOKEN * dataset.manifest.max_seq_len) if with_tokens else 0
 
 
 def most_bytes_per_bin(dataset: Dataset, *, with_tokens: bool = False) -> int:
     """Returns the most bytes of a bin in a message, if its template is defined there."""
-    ids = BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.max_sequences_per_bin
-    return ids + with_tokens * token_bytes(dataset)
+    sequence_bytes = bytes_per_sequence(dataset) * dataset.max_sequences_per_bin
+    return BYTES_PER_BIN + sequence_bytes + token_bytes(dataset, with_tokens=with_tokens)
 
 
 def check_message_size(field: str, num_bins: int, dataset: Dataset, *, with_tokens: bool = False) -> None:
@@ -74,3 +73,12 @@ def check_answer_size(field: str, num_bytes: int, num_fitting: int, num_bins: in
             f"{field} asks for {num_bins} bins, more than the {MAX_MESSAGE_BYTES >> 20} MiB that one message holds; "
             f"the first {num_fitting} fit",
         )
+
+
+def _bytes_per_entry(dataset: Dataset) -> int:
+    """Returns the bytes of a sequence in a message of bins: id, first token, group; its length without templates."""
+    manifest = dataset.manifest
+    start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
+    group_bytes = _BYTES_PER_GROUP if dataset.has_groups else 0
+    length_bytes = 0 if dataset.has_templates else BYTES_PER_LENGTH
+    return np.dtype(manifest.id_dtype).itemsize + start_bytes + length_bytes + group_bytes

@@ -53,9 +53,9 @@ class _Run:
         try:
             topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.num_sequences)
         except ServiceError:  # if the cursor is of another dataset, the error that says so is better
-            begin = request.topology.start_position
+            start = request.topology.start_position
             asked_dataset.check_digest(
-                dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
+                dataset, skips, request.expected_digest, epoch=request.epoch, before=start, takedown=takedown
             )
             raise
         batch_size = _batch_size(topology)
@@ -132,10 +132,10 @@ class StreamRequest:
         first_step = requests.integer("first_step", request.first_step, 0)
         begin = _may_differ_from(topology, first_step, num_bins)
         asked_dataset.check_digest(
-            dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
+            dataset, skips, request.expected_digest, epoch=request.epoch, before=begin, takedown=takedown
         )
         divided_by = run.divided_by
-        is_independent = divided_by is not topology
+        is_independent = topology.mode is StreamMode.INDEPENDENT
         if is_independent:
             rank = worker = 0
         header = pb.StreamHeader()
@@ -192,8 +192,7 @@ def _run_of(request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown,
     for field in ("rank", "worker", "first_step", "expected_digest", "dataset_digest", "run_id"):
         shared.ClearField(field)
     data = shared.SerializeToString()
-    is_kept = request.topology.mode != pb.STREAM_MODE_INDEPENDENT and len(data) <= LONG_REQUEST_BYTES
-    if not is_kept:
+    if request.topology.mode == pb.STREAM_MODE_INDEPENDENT or len(data) > LONG_REQUEST_BYTES:
         return _Run.of(request, dataset, takedown, epochs)
     return epochs.run(dataset, takedown, data, lambda: _Run.of(request, dataset, takedown, epochs))
 

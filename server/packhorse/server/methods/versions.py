@@ -14,7 +14,7 @@ def check_wire_version(version: int) -> None:
     older, newer = ("client", "server") if version < PLAIN_WIRE_VERSION else ("server", "client")
     raise _version_mismatch(
         version,
-        f"this {older} is older than the {newer}: the client reads bins of wire version {max(version, 1)}, the server "
+        f"this {older} is older than the {newer}: the client reads bins of wire version {_number(version)}, the server "
         f"sends versions {PLAIN_WIRE_VERSION} to {WIRE_VERSION}; upgrade packhorse on the {older}'s side to the "
         f"release of the {newer}",
     )
@@ -24,18 +24,18 @@ def check_reads(dataset: Dataset, takedown: Takedown, version: int) -> None:
     """Refuses a client that is too old for a dataset or its takedown: it would train on what it cannot read."""
     if version >= WIRE_VERSION:
         return
-    what = {
+    newer_forms = {
         "is a mixture": isinstance(dataset, MixtureDataset),
         "has groups of sequences": dataset.has_groups,
         "has resources": bool(dataset.manifest.resources),
         "has something taken away by file, on which the client would train": bool(takedown),
     }
-    needed = [name for name, is_there in what.items() if is_there]
+    needed = [form for form, is_needed in newer_forms.items() if is_needed]
     if needed:
         raise _version_mismatch(
             version,
             f"{dataset.name!r} {' and '.join(needed)}; that takes bins of wire version {WIRE_VERSION}, and this "
-            f"client, which is older, reads version {max(version, 1)}: upgrade packhorse on the client's side to the "
+            f"client, which is older, reads version {_number(version)}: upgrade packhorse on the client's side to the "
             "release of the server",
         )
 
@@ -44,5 +44,10 @@ def _version_mismatch(version: int, message: str) -> ServiceError:
     return ServiceError(
         pb.ERROR_REASON_VERSION_MISMATCH,
         message,
-        {"client_version": str(max(version, 1)), "server_version": str(WIRE_VERSION)},
+        {"client_version": str(_number(version)), "server_version": str(WIRE_VERSION)},
     )
+
+
+def _number(version: int) -> int:
+    """Returns a client's version; 1 for clients of the time before requests had one, which is 0 there."""
+    return max(version, 1)

@@ -42,7 +42,7 @@ REQUEST_BYTES = 256 << 20
 """Memory of all larger requests together until they are answered. The servicer counts a request again with its answer,
 in another budget: with one budget for both, arriving requests could leave no room to answer any of them."""
 
-_PAUSES = 4
+_PAUSE_RATIO = 4
 """Pause after a larger request was decoded, as a multiple of the time that this took. Decoding keeps the event loop and
 the interpreter busy: 300,000 ranges in 4 MiB take 12 ms."""
 
@@ -147,12 +147,11 @@ class _Followed:
         self._call = call
         self._handler = handler
         self._arriving = arriving
-        self._is_counted = False
+        self._is_counted = False  # whether this call is in `arriving.num_read_by_grpc`
         self._context: Any = None
         self._failure = ""
-        self._method = (
-            handler.unary_unary or handler.unary_stream or handler.stream_stream
-        )  # no service here has a stream of requests and one answer
+        # No service here has a method with a stream of requests and one answer.
+        self._method = handler.unary_unary or handler.unary_stream or handler.stream_stream
         task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(self._show_end)  # gRPC's own callbacks are for calls whose request has come
@@ -167,7 +166,8 @@ class _Followed:
         if self._arriving.num_read_by_grpc < MOST_AT_ONCE:
             self._arriving.num_read_by_grpc += 1
             self._is_counted = True
-            answer = {"unary_stream" if handler.response_streaming else "unary_unary": self._answer_read_by_grpc}
+            kind = "unary_stream" if handler.response_streaming else "unary_unary"
+            answer = {kind: self._answer_read_by_grpc}
             return replace(request_deserializer=None, response_serializer=self._encode, **answer)
         return self._as_stream(self._read_and_answer)
 
@@ -256,7 +256,7 @@ class _Followed:
             async with self._interceptor.decoding:
                 began = time.perf_counter()
                 request = self._decode(data)
-                await asyncio.sleep(_PAUSES * (time.perf_counter() - began))
+                await asyncio.sleep(_PAUSE_RATIO * (time.perf_counter() - began))
         except ServiceError as error:
             self._begin(context)
             await self._refuse(error, context)
@@ -330,31 +330,33 @@ class _Followed:
 
     def _stop_counting(self) -> None:
         """Notes that the request is no longer one that gRPC reads."""
-        self._arriving.num_read_by_grpc -= self._is_counted
-        self._is_counted = False
+        if self._is_counted:
+            self._arriving.num_read_by_grpc -= 1
+            self._is_counted = False
 
     def _note_failure(self, error: BaseException) -> None:
         """Notes an error that is neither a refusal nor the client's leaving."""
-        has_left = type(error).__name__ == CLIENT_LEFT
-        if not has_left and not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
-            self._failure = type(error).__name__
+        name = type(error).__name__
+        if name != CLIENT_LEFT and not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
+            self._failure = name
 
     def _show_end(self, _: Any) -> None:
         """Shows the end of the call, with its status, once the call's task is done."""
         self._stop_counting()
-        context, status, message = self._context, None, self._failure
+        context, status, message = self._context, grpc.StatusCode.CANCELLED, self._failure
         if self._failure:
             status = grpc.StatusCode.UNKNOWN
         elif context is not None and (context.code() is not None or context.done()):
             status, message = context.code() or grpc.StatusCode.OK, context.details()
-        self._interceptor.end(self._call, status or grpc.StatusCode.CANCELLED, message)
+        self._interceptor.end(self._call, status, message)
         del self._call  # gRPC keeps this object in a reference cycle, and with it would keep the call's request
 
 
 def _header(metadata: Any, name: str) -> str | None:
-    """Returns a header's value; None if it is missing, or comes several times."""
+    """Returns a header's value; None if it is missing, is bytes, or comes several times."""
     values = [value for key, value in metadata or () if key == name]
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else None
+    value = values[0] if len(values) == 1 else None
+    return value if isinstance(value, str) else None
 
 
 class _DecodedRequests:

@@ -40,6 +40,9 @@ ANSWER_WAIT_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 """How long a drain waits for streams whose clients do not read."""
 
+_POLL_SECONDS = 0.02
+"""Time between two looks of a drain."""
+
 QUIET_SECONDS, READ_OUT_SECONDS = 0.05, 2.0
 """Silence of a PackStream's client after which it is refused, and the time after which it is refused in any case."""
 
@@ -52,13 +55,16 @@ SMALL_BLOCK_BYTES = 40 << 10
 LARGE_BLOCK_BYTES = BLOCK_BYTES + BLOCK_BYTES // 2
 """Size of a block above which it counts in the budget of memory. Such a block may have a single, very large step."""
 
+_BYTES_PER_TEMPLATE = 4
+"""Bytes of a bin's template in a block: a uint32."""
+
 BLOCKS_IN_MEMORY = 4
 """How often the size of a large block counts: as a message, as bytes on their way, and for the next block as a message
 and as arrays."""
 
 _Request = TypeVar("_Request", bound=Message)
 _Result = TypeVar("_Result")
-_Opened: TypeAlias = tuple[OpenStream, list[pb.StreamBinsResponse]]  # a stream, and its first messages
+_Block: TypeAlias = "asyncio.Future[pb.StreamBinsResponse | None]"  # being made; None if the stream has ended
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -103,11 +109,9 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     async def only_unread(self) -> None:
         """Returns once the remaining calls are all streams whose clients have not read for UNREAD_SECONDS."""
-        begin = time.monotonic()
-        while self._num_calls > self._num_sending or (
-            self._num_calls and time.monotonic() - begin < UNREAD_SECONDS  # streams whose clients read end meanwhile
-        ):
-            await asyncio.sleep(0.02)
+        end = time.monotonic() + UNREAD_SECONDS  # until then, streams whose clients read have ended
+        while self._num_calls > self._num_sending or (self._num_calls and time.monotonic() < end):
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def ListDatasets(self, request: pb.ListDatasetsRequest, context: _Context) -> pb.ListDatasetsResponse:  # noqa: N802
         """Lists the datasets that are served."""
@@ -128,6 +132,23 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     ) -> pb.LocateSequencesResponse:
         """Returns where each id is in an epoch."""
         return await self._answer(self._backend.locate_in_slices, request, context, self._lanes.answers)
+
+    async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
+        """Returns what this process does now. Uses no lane, because people ask when the lanes are full."""
+        async with self._counted_call(context):
+            _admitted(request)
+            activity = CALLER.get().visible_activity(self._activity())
+        return activity  # noqa: RET504  # returned within, mypy would miss a return here
+
+    async def AppendStage(self, request: pb.AppendStageRequest, context: _Context) -> pb.AppendStageResponse:  # noqa: N802
+        """Appends a stage to a mixture, if the client's token allows it."""
+
+        def append(admitted: pb.AppendStageRequest) -> pb.AppendStageResponse:
+            caller.check_changes()
+            return self._backend.append_stage(admitted)
+
+        caller = CALLER.get()
+        return await self._answer(_in_one_slice(append), request, context, self._lanes.answers)
 
     async def PackSequences(self, request: pb.PackSequencesRequest, context: _Context) -> pb.PackSequencesResponse:  # noqa: N802
         """Packs the given lengths at once."""
@@ -162,7 +183,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         async with self._counted_call(context) as memory:
             with self._counted_stream("StreamBins"):
                 stream, messages = await self._unless_draining(self._open_in_lane(_admitted(request)))
-                ahead: deque[asyncio.Future[pb.StreamBinsResponse | None]] = deque()
+                ahead: deque[_Block] = deque()
                 num_blocks = 0
                 try:
                     while messages:
@@ -186,7 +207,25 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                     for each in ahead:
                         each.cancel()
 
-    def _open_in_lane(self, request: pb.StreamBinsRequest) -> "asyncio.Future[_Opened]":
+    async def _answer(
+        self, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, context: _Context, lane: Lane
+    ) -> _Result:
+        """Returns the answer of a method that has one, made in a lane."""
+        async with self._counted_call(context) as memory:
+            answer = await self._run_in_lane(lane, method, request, memory)
+        return answer  # noqa: RET504
+
+    async def _run_in_lane(
+        self, lane: Lane, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, memory: MemoryShare
+    ) -> _Result:
+        """Runs a method in a lane. Its memory counts until the client has read the answer, or sends another message."""
+        request_bytes = DECODED_BYTES_PER_BYTE * _admitted(request).ByteSize()
+        await memory.hold(request_bytes)
+        return await lane.run(method(request), lambda num_bytes: memory.hold(request_bytes + num_bytes))
+
+    def _open_in_lane(
+        self, request: pb.StreamBinsRequest
+    ) -> "asyncio.Future[tuple[OpenStream, list[pb.StreamBinsResponse]]]":
         """Opens a stream; in another lane if its request takes long to check."""
         is_long = request.ByteSize() > LONG_REQUEST_BYTES
         lane = self._lanes.arranging if is_long else self._lanes.small_blocks
@@ -194,7 +233,9 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             lane = self._lanes.tokens
         return lane.submit(self._open_with_first_messages, request)
 
-    def _open_with_first_messages(self, request: pb.StreamBinsRequest) -> _Opened:
+    def _open_with_first_messages(
+        self, request: pb.StreamBinsRequest
+    ) -> tuple[OpenStream, list[pb.StreamBinsResponse]]:
         """Opens a stream, and makes its first messages: the header, and a block if one can be made at once."""
         stream = self._backend.open_stream(request)
         messages = [pb.StreamBinsResponse(header=stream.header)]
@@ -205,7 +246,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def _wait_for_next_block(
         self,
         stream: OpenStream,
-        ahead: "deque[asyncio.Future[pb.StreamBinsResponse | None]]",
+        ahead: deque[_Block],
         num_bytes: int,
         sent_at: float,
     ) -> list[pb.StreamBinsResponse]:
@@ -222,7 +263,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         if not ahead:
             return []
         upcoming = ahead.popleft()
-        is_being_made = not upcoming.done() and not isinstance(upcoming, asyncio.Task)  # else it is being arranged
+        is_being_arranged = isinstance(upcoming, asyncio.Task)
+        is_being_made = not upcoming.done() and not is_being_arranged
         if is_being_made and SMALL_BLOCK_BYTES <= num_bytes <= LARGE_BLOCK_BYTES:
             ahead.extend(self._begin_next_block(stream, num_bytes))  # the client waits: two threads make two
         block = await self._unless_draining(upcoming)
@@ -234,9 +276,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                 return []
         return [block]
 
-    def _begin_next_block(
-        self, stream: OpenStream, num_bytes: int
-    ) -> "Iterator[asyncio.Future[pb.StreamBinsResponse | None]]":
+    def _begin_next_block(self, stream: OpenStream, num_bytes: int) -> Iterator[_Block]:
         """Begins to make the block after one of `num_bytes`; yields its future, or nothing after the last block."""
         lane = self._lanes.small_blocks if num_bytes < SMALL_BLOCK_BYTES else self._lanes.streams
         if stream.with_tokens:
@@ -262,42 +302,9 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     def _count(self, dataset: str, block: pb.StreamBlock) -> None:
         """Counts a block's bins, sequences and tokens in the metrics."""
-        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)  # a uint32 for each bin
+        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // _BYTES_PER_TEMPLATE)
         self._metrics.sequences.labels(dataset).inc(block.num_sequences)
         self._metrics.tokens.labels(dataset).inc(block.num_tokens)
-
-    async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
-        """Returns what this process does now. Uses no lane, because people ask when the lanes are full."""
-        async with self._counted_call(context):
-            _admitted(request)
-            activity = CALLER.get().visible_activity(self._activity())
-        return activity  # noqa: RET504  # returned within, mypy would miss a return here
-
-    async def AppendStage(self, request: pb.AppendStageRequest, context: _Context) -> pb.AppendStageResponse:  # noqa: N802
-        """Appends a stage to a mixture, if the client's token allows it."""
-
-        def append(admitted: pb.AppendStageRequest) -> pb.AppendStageResponse:
-            caller.check_changes()
-            return self._backend.append_stage(admitted)
-
-        caller = CALLER.get()
-        return await self._answer(_in_one_slice(append), request, context, self._lanes.answers)
-
-    async def _answer(
-        self, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, context: _Context, lane: Lane
-    ) -> _Result:
-        """Returns the answer of a method that has one, made in a lane."""
-        async with self._counted_call(context) as memory:
-            answer = await self._run_in_lane(lane, method, request, memory)
-        return answer  # noqa: RET504
-
-    async def _run_in_lane(
-        self, lane: Lane, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, memory: MemoryShare
-    ) -> _Result:
-        """Runs a method in a lane. Its memory counts until the client has read the answer, or sends another message."""
-        request_bytes = DECODED_BYTES_PER_BYTE * _admitted(request).ByteSize()
-        await memory.hold(request_bytes)
-        return await lane.run(method(request), lambda num_bytes: memory.hold(request_bytes + num_bytes))
 
     @asynccontextmanager
     async def _counted_call(self, context: _Context) -> AsyncIterator[MemoryShare]:
@@ -396,8 +403,9 @@ async def _read_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
             if not done or reading.cancelled():
                 break
             failure = reading.exception()
-            if not isinstance(failure, ServiceError) and (failure or reading.result() is None):
-                break  # otherwise a message came, or one that cannot be decoded: there may be more
+            is_undecodable = isinstance(failure, ServiceError)  # from `interceptor`
+            if not is_undecodable and (failure or reading.result() is None):
+                break
         raise
 
 

@@ -1,14 +1,17 @@
 """A limit of open streams, of one process or over several.
 
-Owns the counting. Leaves the refusals to `servicer`, and bytes to `memory_budget`.
+Owns counting them. Leaves the refusals to `servicer`, and bytes to `memory_budget`.
 """
 
 import mmap
 from pathlib import Path
 
+_NUMBER_BYTES = 8
+"""Bytes of a process's number in the file: an int64."""
+
 
 class StreamLimit:
-    """Counts open streams, of one process or of several.
+    """Counts open streams.
 
     Each process writes its own number into a file that all processes map, and reads the others'. No lock is needed: a
     process first counts its stream, then looks at the sum. If two processes ask for the last permit at one moment, both
@@ -28,11 +31,11 @@ class StreamLimit:
     def __init__(self, most: int, path: Path | None = None, slot: int = 0) -> None:
         self.most = most
         self._slot = slot
-        if path is None:
-            self._numbers = memoryview(bytearray(8)).cast("q")
-        else:
+        data: bytearray | mmap.mmap = bytearray(_NUMBER_BYTES)
+        if path is not None:
             with path.open("r+b") as file:
-                self._numbers = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+                data = mmap.mmap(file.fileno(), 0)
+        self._numbers = memoryview(data).cast("q")
 
     @property
     def num_open(self) -> int:
@@ -58,4 +61,4 @@ class StreamLimit:
 
 def make_shared_limit(path: Path, num_processes: int) -> None:
     """Writes the file in which processes count their streams, filled with zeros."""
-    path.write_bytes(bytes(8 * num_processes))
+    path.write_bytes(bytes(_NUMBER_BYTES * num_processes))

@@ -21,7 +21,6 @@ MAX_MULTIPLE = 1 << 16
 """Largest `num_bins_multiple_of`, because almost as many bins may have to be split off one by one. Also the most bins
 in a round."""
 
-
 WAITS_MUCH = 1.05
 """Cost of the slowest rank, as a multiple of the mean, above which one more round of bins is tried."""
 
@@ -93,7 +92,8 @@ def evened(
     """
 
     def duration(bins: tuple[NDArray[np.int64], NDArray[np.int64]]) -> int:
-        return _duration(costs[bins[0]], bins[1], ranks)
+        items, ends = bins
+        return _duration(costs[items], ends, ranks)
 
     best = min(even_bins(indices, bin_ends, sizes, costs, capacities, kinds), (indices, bin_ends), key=duration)
     num_more = len(bin_ends) + ranks.world_size

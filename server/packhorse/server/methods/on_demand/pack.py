@@ -1,7 +1,7 @@
 """Packing without a dataset, all lengths at once (PackSequences).
 
-Owns the method's checks, limits and answer. Leaves the packing to `packhorse.packing`, and which rank takes which bin
-to `bins_of_ranks`.
+Owns the method's checks, limits and answer. Leaves the packing to `packhorse.packing`, items of several sequences to
+`_items`, and which rank takes which bin to `bins_of_ranks`.
 
 Legend: S sequences, M items, N bins, D ranks, d budgets (tokens, then resources).
 """
@@ -28,6 +28,7 @@ from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
+from packhorse.server.methods.on_demand._items import Items
 from packhorse.server.methods.on_demand.bins_of_ranks import (
     MOST_COST,
     check_costs,
@@ -59,138 +60,18 @@ SEARCHING = frozenset({"auto", "optimal"})
 MAX_PACK_SECONDS = 10.0
 """How long the packers of SEARCHING may take: clients wait two minutes for an answer."""
 
-BYTES_PER_LENGTH = 160
+_BYTES_PER_SEQUENCE = 160
 """Most bytes of memory that packing takes for one sequence."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Items:
-    """The items of a request, each a sequence or a group. Legend: S sequences, M items."""
+class _Kind:
+    """Items that may share bins."""
 
-    sizes: NDArray[np.int64]
-    """Amount that each item takes of tokens, and of each resource of the request's budgets: int64 [M, d]."""
-    separate_by: NDArray[np.int64]
-    """Each item's kind; items of different kinds share no bin: int64 [M], or [0] if all may."""
-    sequences: NDArray[np.int64]
-    """Sequences of the items, item after item, each item's in the request's order: int64 [S]."""
-    ends: NDArray[np.int64]
-    """Exclusive end of each item in `sequences`: int64 [M]."""
-
-    @classmethod
-    def of(cls, request: pb.PackSequencesRequest, sizes: NDArray[np.int64], capacities: NDArray[np.int64]) -> "Items":
-        """Makes items of a request's sequences, of sizes int64 [S, d], by its `groups` and `separate_by`.
-
-        Raises:
-            ServiceError: a field has fewer or more numbers than there are sequences, an item does not fit a bin, a
-                group is of several kinds, or there are groups and a limit of sequences in a bin.
-        """
-        kinds = _numbers("separate_by", request.separate_by, len(sizes))
-        groups = _numbers("groups", request.groups, len(sizes))
-        every = np.arange(len(sizes))
-        if not len(groups):
-            _check_caps(request, sizes, capacities, every, "sequence")
-            return cls(sizes, kinds, every, every + 1)
-        if request.max_sequences_per_bin:
-            raise invalid_field(
-                "max_sequences_per_bin",
-                "max_sequences_per_bin does not go with groups: leave it 0",
-            )
-        return cls._of_groups(request, sizes, capacities, kinds, groups)
-
-    @classmethod
-    def _of_groups(
-        cls,
-        request: pb.PackSequencesRequest,
-        sizes: NDArray[np.int64],
-        capacities: NDArray[np.int64],
-        kinds: NDArray[np.int64],
-        groups: NDArray[np.int64],
-    ) -> "Items":
-        """Does the work of `of` for groups: `kinds` and `groups` have a number for each sequence."""
-        order = np.argsort(groups, kind="stable")
-        starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-        of_groups = np.add.reduceat(sizes[order], starts)
-        if (of_groups[:, 0] > request.max_seq_len).any():
-            at = int(np.argmax(of_groups[:, 0] > request.max_seq_len))
-            raise invalid_field(
-                "groups",
-                f"groups: group {groups[order][starts[at]]} takes {of_groups[at, 0]} tokens together, over max_seq_len "
-                f"{request.max_seq_len}: raise it, or leave out sequences of the group",
-            )
-        _check_caps(request, of_groups, capacities, groups[order][starts], "group")
-        of_items = kinds[order][starts] if len(kinds) else kinds
-        ends = np.append(starts[1:], len(order))
-        if len(kinds) and (np.repeat(of_items, ends - starts) != kinds[order]).any():
-            at = int(np.argmax(np.repeat(of_items, ends - starts) != kinds[order]))
-            raise invalid_field(
-                "separate_by",
-                f"separate_by has several numbers for group {groups[order][at]}, whose sequences share a bin",
-            )
-        return cls(of_groups, of_items, order, ends)
-
-    def members(
-        self, items: NDArray[np.int64], bin_ends: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns bins of sequences for bins of items: the sequences, int64 [S], and where each bin ends, int64 [N].
-
-        Args:
-            items: items of all bins, end to end: int64 [M].
-            bin_ends: exclusive end of every bin in `items`: int64 [N].
-        """
-        if len(self.ends) == len(self.sequences):  # each item is a sequence
-            return self.sequences[items], bin_ends
-        sizes = np.diff(self.ends, prepend=0)[items]
-        ends = np.concatenate(([0], np.cumsum(sizes)))
-        # An item ends at `self.ends` in the old order, and at `ends[1:]` in the new one: so far its sequences move.
-        sequences = self.sequences[np.repeat(self.ends[items] - ends[1:], sizes) + np.arange(int(ends[-1]))]
-        return sequences, ends[bin_ends]
-
-
-def _check_caps(
-    request: pb.PackSequencesRequest,
-    sizes: NDArray[np.int64],
-    capacities: NDArray[np.int64],
-    names: NDArray[np.int64],
-    item: str,
-) -> None:
-    """Refuses an item that takes more of a resource than a bin holds. `names` are the items' numbers in the error."""
-    over = sizes[:, 1:] > capacities[1:]
-    if over.any():
-        at, which = (int(index[0]) for index in np.nonzero(over))
-        raise invalid_field(
-            "budgets",
-            f"budgets: {item} {names[at]} takes {sizes[at, 1 + which]} of {request.budgets[which].name!r}, over its "
-            f"cap of {capacities[1 + which]}: raise the cap, or leave it out",
-        )
-
-
-def caps_of(budgets: Sequence[pb.Budget], field: str) -> list[int]:
-    """Returns the capacity of each budget; raises a ServiceError that names `field` if the budgets are wrong."""
-    if len({each.name for each in budgets}) < len(budgets) or len(budgets) > MAX_BUDGETS:
-        raise invalid_field(field, f"{field} must be at most {MAX_BUDGETS} of distinct names")
-    return [requests.integer(f"the cap of {each.name!r} in {field}", each.cap, 1, MAX_SEQ_LEN) for each in budgets]
-
-
-def _sizes(request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns what each sequence takes, int64 [S, d], and what a bin has, int64 [d]: of tokens, then of each budget."""
-    capacities = [request.max_seq_len, *caps_of(request.budgets, "budgets")]
-    columns = [rooms]
-    for each in request.budgets:
-        amounts = np.array(each.amounts, dtype=np.int64)
-        if len(amounts) != len(rooms):
-            raise invalid_field(
-                "budgets", f"budgets: {each.name!r} has {len(amounts)} amounts for {len(rooms)} lengths"
-            )
-        columns.append(amounts)
-    return np.stack(columns, axis=1), np.array(capacities, dtype=np.int64)
-
-
-def _numbers(field: str, values: object, num_sequences: int) -> NDArray[np.int64]:
-    """Returns a field's numbers, one for each sequence, or none at all."""
-    numbers = np.array(values, dtype=np.int64)
-    if len(numbers) not in (0, num_sequences):
-        raise invalid_field(field, f"{field} holds {len(numbers)} numbers for {num_sequences} lengths")
-    return numbers
+    members: NDArray[np.int64]
+    """Indices of the items, ascending: int64 [n]."""
+    counts: dict[int, int]
+    """Room in tokens → how many of the items have it."""
 
 
 def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
@@ -204,23 +85,23 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         raise too_large(
             "lengths", MAX_PACK_SEQUENCES, f"lengths holds {len(request.lengths)}; send at most {MAX_PACK_SEQUENCES}"
         )
-    num_bytes = BYTES_PER_LENGTH * len(request.lengths)
+    num_bytes = _BYTES_PER_SEQUENCE * len(request.lengths)
     yield num_bytes
-    capacity = requests.integer("max_seq_len", request.max_seq_len, 1, MAX_SEQ_LEN)
+    max_seq_len = requests.integer("max_seq_len", request.max_seq_len, 1, MAX_SEQ_LEN)
     max_sequences_per_bin = requests.integer("max_sequences_per_bin", request.max_sequences_per_bin, 0) or None
-    align = requests.integer("align", request.align, 0, capacity) or 1
-    extra = requests.integer("extra_tokens", request.extra_tokens, LEAST_EXTRA_TOKENS, capacity - 1)
+    align = requests.integer("align", request.align, 0, max_seq_len) or 1
+    extra = requests.integer("extra_tokens", request.extra_tokens, LEAST_EXTRA_TOKENS, max_seq_len - 1)
     ranks = ranks_of(request)
     try:
-        rule = RoomRule(capacity, align, extra)
+        rule = RoomRule(max_seq_len, align, extra)
         lengths = checked_lengths(np.array(request.lengths, dtype=np.int64), rule.longest_length)
         rooms = rooms_of_lengths(lengths, rule)  # int64 [S]
     except ValueError as error:
         raise invalid_field("lengths", str(error)) from None
     costs = _costs(request, lengths, ranks)
     algorithm = request.algorithm or "best-fit"
-    sizes_of_sequences, capacities = _sizes(request, rooms)
-    items = Items.of(request, sizes_of_sequences, capacities)
+    sizes, capacities = _sizes(request, rooms)
+    items = Items.of(request, sizes, capacities)
     kinds = _kinds(items, algorithm)
     parts = []
     for kind in kinds:
@@ -230,13 +111,13 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         else:
             parts.append(
                 _pack_rooms(
-                    request, algorithm, of_kind[:, 0], capacity, max_sequences_per_bin, MAX_PACK_SECONDS / len(kinds)
+                    request, algorithm, of_kind[:, 0], max_seq_len, max_sequences_per_bin, MAX_PACK_SECONDS / len(kinds)
                 )
             )
         yield num_bytes
     indices = np.concatenate([kind.members[part.indices] for kind, part in zip(kinds, parts, strict=True)])
-    first = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
-    ends = np.concatenate([start + part.bin_ends for start, part in zip(first, parts, strict=True)])
+    starts = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
+    ends = np.concatenate([start + part.bin_ends for start, part in zip(starts, parts, strict=True)])
     try:
         indices, ends = split_to_multiple(
             indices, ends, items.sizes[:, 0], ranks.world_size, allow_empty=request.allow_empty
@@ -249,8 +130,8 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     indices, ends = items.members(indices, ends)
     if is_balanced(ranks):
         order = order_of_costs(costs[indices], ends, ranks)
-        sizes = np.diff(ends, prepend=0)
-        indices, ends = laid_end_to_end(indices, (ends - sizes)[order], sizes[order])
+        bin_sizes = np.diff(ends, prepend=0)
+        indices, ends = laid_end_to_end(indices, (ends - bin_sizes)[order], bin_sizes[order])
     return pb.PackSequencesResponse(
         indices=indices.astype("<u4").tobytes(),
         bin_ends=ends.astype("<u4").tobytes(),
@@ -275,6 +156,27 @@ def _evened_items(
     return evened(indices, ends, sizes, of_items, capacities, ranks, kinds)
 
 
+def _sizes(request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns what each sequence takes, int64 [S, d], and what a bin has, int64 [d]: of tokens, then of each budget."""
+    capacities = [request.max_seq_len, *caps_of(request.budgets, "budgets")]
+    columns = [rooms]
+    for each in request.budgets:
+        amounts = np.array(each.amounts, dtype=np.int64)
+        if len(amounts) != len(rooms):
+            raise invalid_field(
+                "budgets", f"budgets: {each.name!r} has {len(amounts)} amounts for {len(rooms)} lengths"
+            )
+        columns.append(amounts)
+    return np.stack(columns, axis=1), np.array(capacities, dtype=np.int64)
+
+
+def caps_of(budgets: Sequence[pb.Budget], field: str) -> list[int]:
+    """Returns the capacity of each budget; raises a ServiceError that names `field` if the budgets are wrong."""
+    if len({each.name for each in budgets}) < len(budgets) or len(budgets) > MAX_BUDGETS:
+        raise invalid_field(field, f"{field} must be at most {MAX_BUDGETS} of distinct names")
+    return [requests.integer(f"the cap of {each.name!r} in {field}", each.cap, 1, MAX_SEQ_LEN) for each in budgets]
+
+
 def _costs(request: pb.PackSequencesRequest, lengths: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
     """Returns the cost of each sequence, int64 [S]: the request's numbers, or else by its length."""
     if not len(request.costs):
@@ -287,16 +189,6 @@ def _costs(request: pb.PackSequencesRequest, lengths: NDArray[np.int64], ranks: 
             f"{sum(request.costs)}: give one for each, that fit together into 62 bits",
         )
     return np.array(request.costs, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kind:
-    """Items that may share bins."""
-
-    members: NDArray[np.int64]
-    """Indices of the items, ascending: int64 [n]."""
-    counts: dict[int, int]
-    """Room in tokens → how many of the items have it."""
 
 
 def _bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], max_sequences_per_bin: int | None) -> int:
@@ -340,7 +232,7 @@ def _pack_rooms(
     request: pb.PackSequencesRequest,
     algorithm: str,
     rooms: NDArray[np.int64],
-    capacity: int,
+    max_seq_len: int,
     max_sequences_per_bin: int | None,
     time_limit_seconds: float,
 ) -> PackedSequences:
@@ -348,7 +240,7 @@ def _pack_rooms(
     try:
         return pack_lengths(
             rooms,
-            capacity,
+            max_seq_len,
             algorithm=algorithm,
             max_sequences_per_bin=max_sequences_per_bin,
             seed=request.seed if request.HasField("seed") else None,
@@ -384,6 +276,5 @@ def _with_limit(
     """Adds a limit of sequences in a bin as one more budget, of which each item takes 1; None adds nothing."""
     if max_sequences_per_bin is None:
         return sizes, capacities
-    return np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1), np.append(
-        capacities, max_sequences_per_bin
-    )
+    one_for_each = np.ones((len(sizes), 1), dtype=np.int64)
+    return np.concatenate((sizes, one_for_each), axis=1), np.append(capacities, max_sequences_per_bin)

@@ -1,7 +1,7 @@
 """Packing without a dataset, sequences as they arrive (PackStream).
 
-Owns the checks and limits of one stream, and its answers. Leaves the packing to `packhorse.packing`, and when its bins
-leave, to `rounds`.
+Owns the checks and limits of one stream, and its answers. Leaves the packing to `packhorse.packing`, and the time at
+which bins are sent to `rounds`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ MAX_STREAM_SECONDS = 120.0
 """Processor time that one message of a PackStream may take. Each sequence may make a bin leave, and a bin takes up to
 25 ms if the look-ahead is large and nothing fills it. Messages of 1,000 sequences take far less."""
 
-_BYTES_PER_STREAMED = 200
+_BYTES_PER_SEQUENCE = 200
 """Bytes of memory for each sequence of a message, or of a round that is not full, until the response was sent."""
 
 MAX_LOOKAHEAD_SEQUENCES = 10_000
@@ -69,7 +69,8 @@ class PackSession:
             return self._response([], [])
         assert self._packer is not None
         if payload == "sequences":
-            return self._response(*(yield from self._add(self._packer, request.sequences)))
+            bins, evicted = yield from self._add(self._packer, request.sequences)
+            return self._response(bins, evicted)
         if payload == "flush":
             self._version = self._checked_version(request.flush, "flush")
             bins, evicted = self._evict(self._packer)
@@ -102,31 +103,31 @@ class PackSession:
         for item in self._items(packer, sequences):
             items.append(item)
             if pace.is_over():
-                yield _BYTES_PER_STREAMED * (num_sequences + self._rounds.num_sequences)
+                yield self._held_bytes(num_sequences)
                 pace.restart()
         self._version = version
         bins, evicted = self._evict(packer)
-        number = 0
+        num_packed = 0
         for item in items:
-            number += len(item.ids)
-            kept, gone = self._without_stale(packer, item)
-            evicted += gone
-            bins += self._rounds.add(packer.add_item(kept)) if kept else []
+            num_packed += len(item.ids)
+            leaving, stale = self._pack(packer, item)
+            bins += leaving
+            evicted += stale
             if pace.is_over():
                 if pace.used_seconds > MAX_STREAM_SECONDS:
                     raise too_large(
                         "sequences.ids",
-                        number,
-                        f"sequences.ids holds {num_sequences}, of which {number} took {MAX_STREAM_SECONDS:g} seconds "
-                        "of a processor, the most for one message; send fewer in a message, or ask for fewer "
+                        num_packed,
+                        f"sequences.ids holds {num_sequences}, of which {num_packed} took {MAX_STREAM_SECONDS:g} "
+                        "seconds of a processor, the most for one message; send fewer in a message, or ask for fewer "
                         "lookahead_sequences",
                     )
-                yield _BYTES_PER_STREAMED * (num_sequences + self._rounds.num_sequences)
+                yield self._held_bytes(num_sequences)
                 pace.restart()
         for more in self._leaving_in_time(packer):
             bins += more
             if pace.is_over():
-                yield _BYTES_PER_STREAMED * (num_sequences + self._rounds.num_sequences)
+                yield self._held_bytes(num_sequences)
                 pace.restart()
         return bins, evicted
 
@@ -211,9 +212,9 @@ class PackSession:
         evicted = packer.evict(self._oldest, whole_groups=self._options.evict_groups)
         bins: list[OnlineBin] = []
         for item in self._rounds.take_stale(self._oldest):
-            kept, gone = self._without_stale(packer, item)
-            evicted += gone
-            bins += self._rounds.add(packer.add_item(kept)) if kept else []
+            leaving, stale = self._pack(packer, item)
+            bins += leaving
+            evicted += stale
         return bins, evicted
 
     @property
@@ -221,11 +222,17 @@ class PackSession:
         """The oldest version that may still be packed."""
         return self._version - self._options.max_staleness if self._options.HasField("max_staleness") else 0
 
-    def _without_stale(self, packer: OnlinePacker, item: OnlineItem) -> tuple[OnlineItem | None, list[int]]:
-        """Returns an item without sequences that are too old, None if none is left, and the removed ids."""
-        if min(item.versions, default=self._oldest) >= self._oldest:
-            return item, []
-        return packer.without_stale(item, self._oldest, whole_groups=self._options.evict_groups)
+    def _pack(self, packer: OnlinePacker, item: OnlineItem) -> tuple[list[OnlineBin], list[int]]:
+        """Packs an item without its sequences that are too old; returns the bins that leave, and the removed ids."""
+        kept: OnlineItem | None = item
+        evicted: list[int] = []
+        if min(item.versions, default=self._oldest) < self._oldest:
+            kept, evicted = packer.without_stale(item, self._oldest, whole_groups=self._options.evict_groups)
+        return self._rounds.add(packer.add_item(kept)) if kept else [], evicted
+
+    def _held_bytes(self, num_sequences: int) -> int:
+        """Returns the memory of a message of `num_sequences` and of the round that is not full."""
+        return _BYTES_PER_SEQUENCE * (num_sequences + self._rounds.num_sequences)
 
     def _response(self, bins: list[OnlineBin], evicted: list[int]) -> pb.PackStreamResponse:
         num_held = len(self._packer or ()) + self._rounds.num_sequences
@@ -261,16 +268,18 @@ def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
 
 def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
     """Returns the packer of a stream with these options; raises a ServiceError if one is out of range."""
-    capacity = requests.integer("options.max_seq_len", options.max_seq_len, 1, MAX_SEQ_LEN)
+    max_seq_len = requests.integer("options.max_seq_len", options.max_seq_len, 1, MAX_SEQ_LEN)
     return OnlinePacker(
-        capacity,
+        max_seq_len,
         lookahead_sequences=requests.integer(
             "options.lookahead_sequences", options.lookahead_sequences, 1, MAX_LOOKAHEAD_SEQUENCES
         ),
         max_sequences_per_bin=requests.integer("options.max_sequences_per_bin", options.max_sequences_per_bin, 0)
         or None,
-        align=requests.integer("options.align", options.align, 0, capacity) or 1,
-        extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, LEAST_EXTRA_TOKENS, capacity - 1),
+        align=requests.integer("options.align", options.align, 0, max_seq_len) or 1,
+        extra_tokens=requests.integer(
+            "options.extra_tokens", options.extra_tokens, LEAST_EXTRA_TOKENS, max_seq_len - 1
+        ),
         caps=caps_of(options.budgets, "options.budgets"),
         separate_versions=options.separate_versions,
     )

@@ -85,10 +85,10 @@ class Rounds:
             raise invalid_field("options.num_bins_multiple_of", f"options.num_bins_multiple_of: {error}") from None
         if is_balanced(self._ranks) and items:
             sizes = np.array([item.sizes for item in items], dtype=np.int64)
-            costs = [cost_of(np.array(item.lengths, dtype=np.int64), self._ranks.cost_linear).sum() for item in items]
-            of_items = np.array(costs, dtype=np.int64)
+            lengths = [np.array(item.lengths, dtype=np.int64) for item in items]
+            costs = np.array([cost_of(each, self._ranks.cost_linear).sum() for each in lengths], dtype=np.int64)
             kinds = np.array([item.versions[0] for item in items]) if self._separate_versions else None
-            indices, ends = evened(indices, ends, sizes, of_items, self._capacities, self._ranks, kinds)
+            indices, ends = evened(indices, ends, sizes, costs, self._capacities, self._ranks, kinds)
         parts = np.split(indices, ends[:-1]) if len(ends) else []
         self._held = [OnlineBin([items[i] for i in part]) for part in parts]
         return self._leave(len(self._held))
