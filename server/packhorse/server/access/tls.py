@@ -99,7 +99,6 @@ class Certificates:
         return self._current.get().for_metrics
 
     def _read(self) -> _Loaded:
-        """Reads and checks the files."""
         files = self._files
         cert = _bytes_of("tls_cert", files.cert)
         key = _bytes_of("tls_key", files.key)

@@ -37,7 +37,6 @@ _AGAIN_SECONDS = 10.0
 """How long we try to listen again while the address is in use: gRPC closes its old socket soon after its loop ended."""
 
 _RETRY_SECONDS = 0.01
-"""Time between two of these tries."""
 
 
 class Shielded(asyncio.Future[Any]):

@@ -348,7 +348,7 @@ class Catalog:
         return None
 
     def _open_version(self, folder: Path, stamps: Stamps) -> tuple[OpenDataset, bool]:
-        """Opens a folder with these stamps, and returns whether its arrays were compared with their checksums."""
+        """Opens a folder with these stamps; returns as `_open_files`."""
         self._check_inside(folder)
         dataset, is_checked = self._open_files(folder, stamps)
         return OpenDataset(dataset, ArrayStamps.of(dataset), stamps), is_checked
@@ -360,7 +360,7 @@ class Catalog:
             self.refuse_link(path, f"{folder.name}/{path.name}")
 
     def _open_files(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
-        """Opens a folder's files; returns as `_open_version`."""
+        """Opens a folder's files, and returns whether its arrays were compared with their checksums."""
         num_bytes = sum(path.stat().st_size for path in folder.glob("*.npy"))
         at_once = num_bytes <= CHECK_AT_ONCE_BYTES
         return open_prepared(folder, check_pool=at_once), at_once

@@ -34,7 +34,7 @@ from packhorse.v1 import packing_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 60.0
-"""Time after which a corpus that was withdrawn, or could not be opened, is tried again if somebody asks for it."""
+"""Time after which a corpus that is not served is opened again, if somebody asks for it."""
 
 CHECKED_BINS = 4096
 """Bins whose lengths are compared in one go by the check of a whole corpus."""
@@ -242,9 +242,8 @@ class Corpora:
             return ""
         return recorded_path(folder, asdict(inputs.tokens))
 
-    def _withdraw(self, dataset: Dataset, details: str, why: str) -> None:
-        """Serves the tokens of a dataset no more: `details` are for the log, `why` for clients."""
-        _LOG.error("withdrawing the tokens of %s, not its ids: %s", dataset.name, details)
+    def _withdraw(self, dataset: Dataset, for_log: str, why: str) -> None:
+        _LOG.error("withdrawing the tokens of %s, not its ids: %s", dataset.name, for_log)
         self._attempts[dataset] = self._failed_attempt(dataset, why)
 
     def _failed_attempt(self, dataset: Dataset, why: str) -> _Attempt:

@@ -13,8 +13,7 @@ from packhorse.v1 import packing_pb2 as pb
 MOST_NAMES = 8
 """How many datasets a message names: one that named thousands would be too long for a header."""
 
-_MOST_CHARACTERS = 80
-"""How much of an unknown name a message repeats."""
+_MOST_CHARACTERS = 80  # of an unknown name
 
 
 def no_dataset(name: str, names: Sequence[str]) -> ServiceError:

@@ -141,7 +141,6 @@ def _check(dataset: Dataset, content: TakedownFile) -> None:
 
 
 def _takes_away(file: TakedownFile) -> bool:
-    """Whether a file takes anything away."""
     return bool(file.redactions or file.skips)
 
 

@@ -71,7 +71,7 @@ def get_bins_in_slices(
 def _checked_positions(request: pb.GetBinsRequest, dataset: Dataset, source: Source) -> NDArray[np.int64]:
     """Returns the positions of a request; raises a ServiceError if they are too many, or not in the epoch.
 
-    Each bin has at least one sequence, so too many positions are refused before any bin is drawn.
+    Each bin has a sequence at least, so too many positions are refused before any bin is drawn.
     """
     least_bytes = _bytes_beside_sequences(dataset, request.with_tokens) + sizes.bytes_per_sequence(dataset)
     most_positions = sizes.MAX_MESSAGE_BYTES // least_bytes
@@ -115,5 +115,4 @@ def _draw_in_slices(
 
 
 def _bytes_beside_sequences(dataset: Dataset, with_tokens: bool) -> int:
-    """Returns the most bytes of a bin in an answer, beside its sequences' ids and lengths."""
     return sizes.BYTES_PER_BIN + sizes.token_bytes(dataset, with_tokens=with_tokens)

@@ -94,11 +94,8 @@ def locate_in_slices(
             checksum.add(location)
             key_bytes += len(location.key)
         if len(response.locations) > MAX_LOCATIONS or key_bytes > sizes.MAX_MESSAGE_BYTES // 2:
-            raise too_large(
-                "ids",
-                MAX_LOCATIONS,
-                f"there are more than {MAX_LOCATIONS} answers, or their keys are too long; ask for fewer ids",
-            )
+            what = f"there are more than {MAX_LOCATIONS} answers, or their keys are too long"
+            raise too_large("ids", MAX_LOCATIONS, f"{what}; ask for fewer ids")
         if pace.is_over():
             yield answer_bytes()
             pace.restart()

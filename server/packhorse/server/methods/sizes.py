@@ -19,9 +19,6 @@ BYTES_PER_BIN = 16
 """Bytes of a bin in a message, beside its sequences. Four numbers of 4 bytes: its template's number, twice if it is
 defined there, the template's size, and the bin's position."""
 
-_BYTES_PER_BIN_ON_AVERAGE = 8
-"""Bytes of a bin whose template is defined already: the template's number and the bin's position."""
-
 BYTES_PER_TOKEN = 4.125
 """Bytes of a token at most: 4, and a bit of the loss mask."""
 
@@ -37,8 +34,8 @@ def bytes_per_sequence(dataset: Dataset) -> int:
 def average_bytes_per_bin(dataset: Dataset, *, with_tokens: bool = False) -> float:
     """Returns the average bytes of a bin in a message, once most templates have been defined."""
     sequences_per_bin = dataset.manifest.num_sequences / dataset.manifest.num_bins
-    sequence_bytes = _bytes_per_entry(dataset) * sequences_per_bin
-    return _BYTES_PER_BIN_ON_AVERAGE + sequence_bytes + token_bytes(dataset, with_tokens=with_tokens)
+    bin_bytes = BYTES_PER_BIN / 2  # two of the four numbers define a template
+    return bin_bytes + _bytes_per_entry(dataset) * sequences_per_bin + token_bytes(dataset, with_tokens=with_tokens)
 
 
 def token_bytes(dataset: Dataset, *, with_tokens: bool) -> int:

@@ -49,5 +49,5 @@ def _version_mismatch(version: int, message: str) -> ServiceError:
 
 
 def _number(version: int) -> int:
-    """Returns a client's version; 1 for clients of the time before requests had one, which is 0 there."""
+    """Returns a client's version; the oldest clients, of version 1, send 0."""
     return max(version, 1)

@@ -185,7 +185,6 @@ class _Followed:
         return grpc.stream_stream_rpc_method_handler(answer, response_serializer=self._encode)
 
     async def _answer_read_by_grpc(self, data: bytes, context: Any) -> Any:
-        """Answers a request that gRPC has read."""
         with await self._room_for(data, context):
             request = await self._decode_in_turn(data, context)
             self._stop_counting()

@@ -41,7 +41,6 @@ UNREAD_SECONDS = 1.0
 """How long a drain waits for streams whose clients do not read."""
 
 _POLL_SECONDS = 0.02
-"""Time between two looks of a drain."""
 
 QUIET_SECONDS, READ_OUT_SECONDS = 0.05, 2.0
 """Silence of a PackStream's client after which it is refused, and the time after which it is refused in any case."""
@@ -55,15 +54,13 @@ SMALL_BLOCK_BYTES = 40 << 10
 LARGE_BLOCK_BYTES = BLOCK_BYTES + BLOCK_BYTES // 2
 """Size of a block above which it counts in the budget of memory. Such a block may have a single, very large step."""
 
-_BYTES_PER_TEMPLATE = 4
-"""Bytes of a bin's template in a block: a uint32."""
-
 BLOCKS_IN_MEMORY = 4
 """How often the size of a large block counts: as a message, as bytes on their way, and for the next block as a message
 and as arrays."""
 
 _Request = TypeVar("_Request", bound=Message)
 _Result = TypeVar("_Result")
+_Opened: TypeAlias = tuple[OpenStream, list[pb.StreamBinsResponse]]  # a stream, and its first messages
 _Block: TypeAlias = "asyncio.Future[pb.StreamBinsResponse | None]"  # being made; None if the stream has ended
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -223,9 +220,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         await memory.hold(request_bytes)
         return await lane.run(method(request), lambda num_bytes: memory.hold(request_bytes + num_bytes))
 
-    def _open_in_lane(
-        self, request: pb.StreamBinsRequest
-    ) -> "asyncio.Future[tuple[OpenStream, list[pb.StreamBinsResponse]]]":
+    def _open_in_lane(self, request: pb.StreamBinsRequest) -> "asyncio.Future[_Opened]":
         """Opens a stream; in another lane if its request takes long to check."""
         is_long = request.ByteSize() > LONG_REQUEST_BYTES
         lane = self._lanes.arranging if is_long else self._lanes.small_blocks
@@ -233,9 +228,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             lane = self._lanes.tokens
         return lane.submit(self._open_with_first_messages, request)
 
-    def _open_with_first_messages(
-        self, request: pb.StreamBinsRequest
-    ) -> tuple[OpenStream, list[pb.StreamBinsResponse]]:
+    def _open_with_first_messages(self, request: pb.StreamBinsRequest) -> _Opened:
         """Opens a stream, and makes its first messages: the header, and a block if one can be made at once."""
         stream = self._backend.open_stream(request)
         messages = [pb.StreamBinsResponse(header=stream.header)]
@@ -294,15 +287,13 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         return await lane.submit(self._make_timed, stream, steps)
 
     def _make_timed(self, stream: OpenStream, steps: range) -> pb.StreamBinsResponse | None:
-        """Makes a block, and measures how long that takes."""
         started = time.perf_counter()
         block = stream.make(steps)
         self._metrics.block.observe(time.perf_counter() - started)
         return block
 
     def _count(self, dataset: str, block: pb.StreamBlock) -> None:
-        """Counts a block's bins, sequences and tokens in the metrics."""
-        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // _BYTES_PER_TEMPLATE)
+        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)  # a uint32 for each bin
         self._metrics.sequences.labels(dataset).inc(block.num_sequences)
         self._metrics.tokens.labels(dataset).inc(block.num_tokens)
 

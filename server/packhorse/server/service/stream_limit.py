@@ -6,8 +6,7 @@ Owns counting them. Leaves the refusals to `servicer`, and bytes to `memory_budg
 import mmap
 from pathlib import Path
 
-_NUMBER_BYTES = 8
-"""Bytes of a process's number in the file: an int64."""
+_NUMBER_BYTES = 8  # an int64
 
 
 class StreamLimit:

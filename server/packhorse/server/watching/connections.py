@@ -1,8 +1,8 @@
 """The connections to this process, looked at every few seconds.
 
-Owns the count of bytes that belong to no request, which only the kernel knows (gRPC reports a call only when its
-headers are complete, so it says nothing of a connection that sends headers without end), and ending idle connections
-if others find no room. Leaves the calls to `calls`, and asking again and again to `process_metrics`.
+Owns asking the kernel for the bytes that belong to no request: gRPC reports a call only when its headers are complete,
+so it says nothing of a connection that sends headers without end. Also ends idle connections if others find no room.
+Leaves the calls to `calls`, and asking again and again to `process_metrics`.
 """
 
 import logging
@@ -37,8 +37,7 @@ _RECEIVED_BYTES = struct.Struct("@Q")
 _RECEIVED_AT = 128
 """Offset in bytes of tcpi_bytes_received in `struct tcp_info` of Linux, since 4.1."""
 
-_TCP_INFO_BYTES = 256
-"""Most bytes of `struct tcp_info` to ask for: more than any Linux has."""
+_TCP_INFO_BYTES = 256  # more than the struct has
 
 
 class Connections(Watcher):

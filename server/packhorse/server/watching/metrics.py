@@ -105,7 +105,6 @@ class Metrics:
         self._add_process()
 
     def _add_streams(self) -> None:
-        """Adds the metrics of streams and lanes."""
         self.bins = self._counter("packhorse_bins_streamed", "Bins streamed", "dataset")
         self.sequences = self._counter("packhorse_sequences_streamed", "Sequences streamed", "dataset")
         self.tokens = self._counter("packhorse_tokens_streamed", "Tokens streamed", "dataset")
@@ -179,7 +178,6 @@ class Metrics:
         )
 
     def _add_process(self) -> None:
-        """Adds the metrics of the process and its connections."""
         self.serving = self._gauge("packhorse_serving", "Processes that serve: 0 while health is NOT_SERVING")
         self.connections = self._gauge("packhorse_connections", "Open connections to the address of --listen")
         self.connections_without_request = self._gauge(

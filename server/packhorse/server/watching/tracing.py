@@ -120,5 +120,4 @@ class Tracing(Watcher):
 
 
 def _attributes(call: Call) -> dict[str, Any]:
-    """Returns what a call asks for as attributes of a span."""
     return {f"packhorse.{name}": value for name, value in call.facts().items()}

@@ -231,7 +231,6 @@ class PackSession:
         return self._rounds.add(packer.add_item(kept)) if kept else [], evicted
 
     def _held_bytes(self, num_sequences: int) -> int:
-        """Returns the memory of a message of `num_sequences` and of the round that is not full."""
         return _BYTES_PER_SEQUENCE * (num_sequences + self._rounds.num_sequences)
 
     def _response(self, bins: list[OnlineBin], evicted: list[int]) -> pb.PackStreamResponse:
@@ -257,7 +256,6 @@ def _members(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
 
 
 def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
-    """Returns bins as arrays."""
     return Bins(
         ids=np.array([number for one in bins for number in one.ids], dtype=np.int64),
         lengths=np.array([length for one in bins for length in one.lengths], dtype=np.int32),
@@ -267,7 +265,7 @@ def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
 
 
 def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
-    """Returns the packer of a stream with these options; raises a ServiceError if one is out of range."""
+    """Returns a stream's packer; raises a ServiceError if an option is out of range."""
     max_seq_len = requests.integer("options.max_seq_len", options.max_seq_len, 1, MAX_SEQ_LEN)
     return OnlinePacker(
         max_seq_len,
@@ -286,7 +284,7 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
 
 
 def _rounds(options: pb.PackStreamOptions, capacities: NDArray[np.int64]) -> Rounds:
-    """Returns the rounds of a stream with these options; raises a ServiceError if one is out of range."""
+    """Returns a stream's rounds; raises a ServiceError if an option is out of range."""
     ranks = ranks_of(options, within="options.")
     num_tokens = ranks.bins_per_optimizer_step * options.max_seq_len
     check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
