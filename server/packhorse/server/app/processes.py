@@ -45,7 +45,6 @@ FIRST_DELAY_SECONDS = 0.1
 serves, the replacement starts after this time in any case."""
 
 MOST_DELAY_SECONDS = 30.0
-"""Longest time between a death and the start of the replacement."""
 
 STEADY_SECONDS = 60.0
 """Lifetime in seconds after which a process that dies is replaced after FIRST_DELAY_SECONDS again."""
@@ -60,9 +59,7 @@ _SHARED_MEMORY = "/dev/shm"
 
 
 async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> int:
-    """Serves in `config.processes` processes until SIGTERM or SIGINT, as `running.serve` does in one.
-
-    Returns 0 if all ended well, otherwise 1: the exit status.
+    """Serves in several processes until SIGTERM or SIGINT, as `running.serve` does in one; returns the exit status.
 
     SIGTERM, SIGINT and SIGHUP are passed on. A process that dies without them is replaced. `ready` is as for `serve`,
     and is called once all processes serve.

@@ -106,24 +106,27 @@ class Corpus:
             sizes = self._own_lengths(entries, whole)
         elif self._shares_prefixes:  # an entry has its prefix's tokens too, for which its room has no place
             sizes = whole = entries.planned
-        own = entries.planned if sizes is None else sizes
-        cut: dict[str, Any] = {"first_tokens": entries.first_tokens, "truncate": is_cut}
-        values = entries.tokens.end_to_end(entries.ids, own, **cut)
+        lengths = entries.planned if sizes is None else sizes
+
+        def read(source: TokenSource) -> NDArray[np.integer]:
+            return source.end_to_end(entries.ids, lengths, first_tokens=entries.first_tokens, truncate=is_cut)
+
+        tokens = read(entries.tokens)
         mask = None
         if entries.loss_mask is not None:
             if whole is not None and (entries.loss_mask.lengths(entries.ids) != whole).any():
                 raise ValueError("the loss mask is of other tokens: its lengths differ")
-            predicted = entries.loss_mask.end_to_end(entries.ids, own, **cut)
+            predicted = read(entries.loss_mask)
             if predicted.min(initial=0) < 0 or predicted.max(initial=0) > 1:
                 raise ValueError("the loss mask holds other values than 0 and 1")
             mask = predicted == 1
         self._check_files()
         if redacted is not None:  # what was taken down does not leave the server
-            starts, values = np.cumsum(own) - own, values.astype(np.int64)
+            ends, tokens = np.cumsum(lengths), tokens.astype(np.int64)
             for entry, token in zip(redacted.entries.tolist(), redacted.tokens.tolist(), strict=True):
                 if token != MASKED:
-                    values[starts[entry] : starts[entry] + own[entry]] = token
-        return BinTokens(_narrowed(values), sizes, whole, mask)
+                    tokens[ends[entry] - lengths[entry] : ends[entry]] = token
+        return BinTokens(_narrowed(tokens), sizes, whole, mask)
 
     def check_lengths(self, bins: Bins) -> None:
         """Compares bins' lengths with those of the corpus; raises a ValueError if they do not fit."""

@@ -14,7 +14,7 @@ from packhorse.formats.keys import shown_key
 from packhorse.server.datasets.protocols import Dataset
 
 _MOST_NAMED, _MOST_CHARACTERS = 10, 200
-"""Most ids, and most keys, that a message lists; most characters of each key."""
+"""Most ids, and most keys, that a message lists, and most characters of a key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,6 @@ class UnknownNames:
 
 
 def _listed(noun: str, shown: list[str], num_all: int) -> str:
-    """Returns the names that are shown, and how many more there are; empty without names."""
     more = f" and {num_all - len(shown):,} more" if num_all > len(shown) else ""
     return f"{noun} {', '.join(shown)}{more}" if shown else ""
 

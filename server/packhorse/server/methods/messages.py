@@ -71,37 +71,37 @@ class SentTemplates:
 
     def numbered(self, bins: Bins) -> Numbered:
         """Numbers the bins' templates, for a message that defines those that the client does not know yet."""
-        own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
-        if len(own) <= _FEW_BINS:
-            return self._numbered_few(own)
-        unknown = self._unknown(own)
+        templates = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
+        if len(templates) <= _FEW_BINS:
+            return self._numbered_few(templates)
+        unknown = self._unknown(templates)
         if not len(unknown):
-            return Numbered(own, unknown)
-        is_kept = (own[unknown] >= 0) & (own[unknown] < KEPT_TEMPLATES)
+            return Numbered(templates, unknown)
+        is_kept = (templates[unknown] >= 0) & (templates[unknown] < KEPT_TEMPLATES)
         kept, others = unknown[is_kept], unknown[~is_kept]
-        numbers = own.copy() if len(others) else own
+        numbers = templates.copy() if len(others) else templates
         numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
-        new, first_uses = np.unique(own[kept], return_index=True)
+        new, first_uses = np.unique(templates[kept], return_index=True)
         self._make_room(int(new.max(initial=-1)))
         np.frombuffer(self._is_known, dtype=np.bool_)[new] = True
         return Numbered(numbers, np.concatenate((kept[first_uses], others)))
 
-    def _numbered_few(self, own: NDArray[np.int64]) -> Numbered:
+    def _numbered_few(self, templates: NDArray[np.int64]) -> Numbered:
         """Returns the same as `numbered`, without arrays: each operation on an array costs more than a few bins do."""
-        templates = own.tolist()
-        self._make_room(max((each for each in templates if each < KEPT_TEMPLATES), default=-1))
+        numbers = templates.tolist()
+        self._make_room(max((each for each in numbers if each < KEPT_TEMPLATES), default=-1))
         unknown: dict[int, int] = {}
         others: list[int] = []
-        for index, template in enumerate(templates):
+        for index, template in enumerate(numbers):
             if not 0 <= template < KEPT_TEMPLATES:
-                templates[index] = KEPT_TEMPLATES + len(others)
+                numbers[index] = KEPT_TEMPLATES + len(others)
                 others.append(index)
             elif not self._is_known[template]:
                 unknown.setdefault(template, index)
         for template in unknown:
             self._is_known[template] = True
         defining = [unknown[template] for template in sorted(unknown)] + others
-        return Numbered(np.array(templates, dtype=np.int64), np.array(defining, dtype=np.int64))
+        return Numbered(np.array(numbers, dtype=np.int64), np.array(defining, dtype=np.int64))
 
     def _make_room(self, template: int) -> None:
         """Makes room for templates up to `template`, inclusive."""
@@ -141,8 +141,7 @@ def encode(
     base, offsets = 0, b""
     if positions is not None and not np.array_equal(bins.positions, positions):
         base, offsets = _offsets(bins.positions)
-    starts = bins.first_tokens
-    group_ids = bins.group_ids
+    first_tokens, group_ids = bins.first_tokens, bins.group_ids
     arrays = {
         "ids": _bytes(bins.ids, bins.ids.dtype),
         "templates": _bytes(numbers, np.uint32),
@@ -151,7 +150,7 @@ def encode(
         "defined_lengths": _bytes(defined_lengths, np.int32),
         "defined_components": b"" if bins.component_ids is None else _bytes(bins.component_ids[defining], np.uint32),
         "position_offsets": offsets,
-        "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
+        "first_tokens": b"" if first_tokens is None else _bytes(first_tokens, first_tokens.dtype),
         "group_ids": b"" if group_ids is None else _bytes(group_ids, np.int64),
         "redacted": b"" if redacted is None else _bytes(redacted.entries, np.uint32),
         "redacted_tokens": b"" if redacted is None else _replacements(redacted),

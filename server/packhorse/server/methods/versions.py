@@ -9,12 +9,13 @@ from packhorse.wire import PLAIN_WIRE_VERSION, WIRE_VERSION
 
 def check_wire_version(version: int) -> None:
     """Refuses a client that is too old for every dataset, or newer than this server; the error says which is older."""
+    version = max(version, 1)  # the first clients sent none
     if PLAIN_WIRE_VERSION <= version <= WIRE_VERSION:
         return
     older, newer = ("client", "server") if version < PLAIN_WIRE_VERSION else ("server", "client")
     raise _version_mismatch(
         version,
-        f"this {older} is older than the {newer}: the client reads bins of wire version {_number(version)}, the server "
+        f"this {older} is older than the {newer}: the client reads bins of wire version {version}, the server "
         f"sends versions {PLAIN_WIRE_VERSION} to {WIRE_VERSION}; upgrade packhorse on the {older}'s side to the "
         f"release of the {newer}",
     )
@@ -22,6 +23,7 @@ def check_wire_version(version: int) -> None:
 
 def check_reads(dataset: Dataset, takedown: Takedown, version: int) -> None:
     """Refuses a client that is too old for a dataset or its takedown: it would train on what it cannot read."""
+    version = max(version, 1)
     if version >= WIRE_VERSION:
         return
     newer_forms = {
@@ -35,7 +37,7 @@ def check_reads(dataset: Dataset, takedown: Takedown, version: int) -> None:
         raise _version_mismatch(
             version,
             f"{dataset.name!r} {' and '.join(needed)}; that takes bins of wire version {WIRE_VERSION}, and this "
-            f"client, which is older, reads version {_number(version)}: upgrade packhorse on the client's side to the "
+            f"client, which is older, reads version {version}: upgrade packhorse on the client's side to the "
             "release of the server",
         )
 
@@ -44,10 +46,5 @@ def _version_mismatch(version: int, message: str) -> ServiceError:
     return ServiceError(
         pb.ERROR_REASON_VERSION_MISMATCH,
         message,
-        {"client_version": str(_number(version)), "server_version": str(WIRE_VERSION)},
+        {"client_version": str(version), "server_version": str(WIRE_VERSION)},
     )
-
-
-def _number(version: int) -> int:
-    """Returns a client's version; the oldest clients, of version 1, send 0."""
-    return max(version, 1)

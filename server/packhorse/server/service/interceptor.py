@@ -213,7 +213,7 @@ class _Followed:
         The read is not cancelled: gRPC's core would write what still arrives to memory that was freed. Instead the call
         is ended, and the read ends with it.
         """
-        refusing: list[asyncio.Task[NoReturn]] = []
+        refusing: list[asyncio.Task[NoReturn]] = []  # one, if the time is over
 
         def refuse() -> None:
             error = too_many_requests(f"the request did not come within {RECEIVE_SECONDS:g} seconds")

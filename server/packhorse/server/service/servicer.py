@@ -139,12 +139,12 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     async def AppendStage(self, request: pb.AppendStageRequest, context: _Context) -> pb.AppendStageResponse:  # noqa: N802
         """Appends a stage to a mixture, if the client's token allows it."""
+        caller = CALLER.get()  # here, because a lane's thread has no context
 
         def append(admitted: pb.AppendStageRequest) -> pb.AppendStageResponse:
             caller.check_changes()
             return self._backend.append_stage(admitted)
 
-        caller = CALLER.get()
         return await self._answer(_in_one_slice(append), request, context, self._lanes.answers)
 
     async def PackSequences(self, request: pb.PackSequencesRequest, context: _Context) -> pb.PackSequencesResponse:  # noqa: N802

@@ -227,7 +227,7 @@ class Metrics:
 @cache
 def metric_names() -> frozenset[str]:
     """Returns the name of every metric family, as Prometheus sees it."""
-    families = Metrics(list).registry.collect()
+    families = Metrics(list).registry.collect()  # of no datasets
     return frozenset(f"{each.name}_total" if each.type == "counter" else each.name for each in families)
 
 

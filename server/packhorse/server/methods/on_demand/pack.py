@@ -109,24 +109,28 @@ class Items:
         """Does the work of `of` for groups: `kinds` and `groups` have a number for each sequence."""
         order = np.argsort(groups, kind="stable")
         starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-        of_groups = np.add.reduceat(sizes[order], starts)
-        if (of_groups[:, 0] > request.max_seq_len).any():
-            at = int(np.argmax(of_groups[:, 0] > request.max_seq_len))
+        group_sizes = np.add.reduceat(sizes[order], starts)
+        is_too_long = group_sizes[:, 0] > request.max_seq_len
+        if is_too_long.any():
+            at = int(np.argmax(is_too_long))
             raise invalid_field(
                 "groups",
-                f"groups: group {groups[order][starts[at]]} takes {of_groups[at, 0]} tokens together, over max_seq_len "
+                f"groups: group {groups[order][starts[at]]} takes {group_sizes[at, 0]} tokens together, over max_seq_len "
                 f"{request.max_seq_len}: raise it, or leave out sequences of the group",
             )
-        _check_caps(request, of_groups, capacities, groups[order][starts], "group")
-        of_items = kinds[order][starts] if len(kinds) else kinds
+        _check_caps(request, group_sizes, capacities, groups[order][starts], "group")
         ends = np.append(starts[1:], len(order))
-        if len(kinds) and (np.repeat(of_items, ends - starts) != kinds[order]).any():
-            at = int(np.argmax(np.repeat(of_items, ends - starts) != kinds[order]))
+        if not len(kinds):
+            return cls(group_sizes, kinds, order, ends)
+        group_kinds = kinds[order][starts]
+        differs = np.repeat(group_kinds, ends - starts) != kinds[order]
+        if differs.any():
             raise invalid_field(
                 "separate_by",
-                f"separate_by has several numbers for group {groups[order][at]}, whose sequences share a bin",
+                f"separate_by has several numbers for group {groups[order][np.argmax(differs)]}, whose sequences share "
+                "a bin",
             )
-        return cls(of_groups, of_items, order, ends)
+        return cls(group_sizes, group_kinds, order, ends)
 
     def members(
         self, items: NDArray[np.int64], bin_ends: NDArray[np.int64]
@@ -228,9 +232,9 @@ def _evened_items(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns bins of the same items that make ranks wait less; see `evened`. `costs` are of sequences: int64 [S]."""
     sizes, capacities = _with_limit(items.sizes, capacities, max_sequences_per_bin)
-    of_items = sums_of(costs[items.sequences], items.ends)
+    item_costs = sums_of(costs[items.sequences], items.ends)
     kinds = items.separate_by if len(items.separate_by) else None
-    return evened(indices, ends, sizes, of_items, capacities, ranks, kinds)
+    return evened(indices, ends, sizes, item_costs, capacities, ranks, kinds)
 
 
 def _sizes(request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
