@@ -211,7 +211,6 @@ def _with_token(app: _App, tokens: TokenFile) -> _App:
     """Returns an application that answers only clients with a token for METRICS."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Passes a request to `app` if its token is for METRICS; otherwise answers 401 or 403."""
         header = environ.get("HTTP_AUTHORIZATION")
         try:
             tokens.grant_of(header).check_method(METRICS)

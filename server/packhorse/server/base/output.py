@@ -70,7 +70,6 @@ class Lines:
                 self._thread.start()
 
     def _write(self) -> None:
-        """Writes lines for ever, in the thread."""
         while True:
             line = self._lines.get()
             try:
@@ -107,7 +106,6 @@ class LineHandler(logging.Handler):
         self.lines.flush()
 
     def _line_of(self, sentence: str) -> str:
-        """Returns a sentence of ours as a line of the log."""
         return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, sentence, (), None))
 
 

@@ -52,11 +52,11 @@ _STILL_SERVED = "; the version loaded before is served until this server ends, a
 class Catalog:
     """Prepared datasets below a root. A folder that appears later is found when a client asks for it.
 
-    If a folder is replaced, clients that ask for no digest or for the new one get the new version. Clients that ask for
-    the old digest get the old version as long as somebody reads it. Earlier versions inside a folder, which
-    `prepare --append` keeps, are opened for clients that ask for their digests. If a folder disappears, its dataset is
-    still served. A dataset is withdrawn if its open files are altered. A folder that was refused is tried again once
-    its files change, or soon if the system failed to read it. Opening a folder delays only clients that ask for it.
+    If a folder is replaced, clients get the new version; those that ask for the old digest get the old version as long
+    as somebody reads it. Earlier versions inside a folder, which `prepare --append` keeps, are opened for clients that
+    ask for their digests. If a folder disappears, its dataset is still served. A dataset is withdrawn if its open files
+    are altered. A refused folder is tried again once its files change, or soon if the system failed to read it. Opening
+    a folder delays only clients that ask for it.
 
     Args:
         root: a folder of prepared folders, or one prepared folder.
@@ -76,7 +76,7 @@ class Catalog:
         self._hanging: set[str] = set()  # folders whose file system did not answer when it was last asked
         if not look_at(str(self._root), self._root.is_dir):
             raise PreparedDatasetError(f"data root {root} is not a folder")
-        if not look_at(f"{root}/*", lambda: any(True for _ in self._folders_among(self._entries()))):
+        if not look_at(f"{root}/*", lambda: any(self._folders_among(self._entries()))):
             raise PreparedDatasetError(
                 f"no prepared dataset below {root}; `packhorse prepare --output {root}/NAME …` writes one"
             )

@@ -174,7 +174,6 @@ class Corpora:
                     corpus.check_lengths(epoch.bins(np.arange(first, min(first + CHECKED_BINS, epoch.num_bins))))
 
     def _try_to_open(self, dataset: Dataset) -> _Attempt:
-        """Opens a corpus; if that fails, logs why."""
         try:
             corpus = self._open(dataset)
         except (OSError, ValueError, ImportError) as error:

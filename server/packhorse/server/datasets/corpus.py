@@ -99,13 +99,13 @@ class Corpus:
             OSError: the tokens cannot be read.
         """
         entries = self._entries_of(bins)
-        sizes = whole = None
+        sizes = whole_sizes = None
         is_cut = not self._pieces.are_whole(entries.first_tokens)
         if is_cut:
-            whole = entries.tokens.lengths(entries.ids)
-            sizes = self._own_lengths(entries, whole)
+            whole_sizes = entries.tokens.lengths(entries.ids)
+            sizes = self._own_lengths(entries, whole_sizes)
         elif self._shares_prefixes:  # an entry has its prefix's tokens too, for which its room has no place
-            sizes = whole = entries.planned
+            sizes = whole_sizes = entries.planned
         lengths = entries.planned if sizes is None else sizes
 
         def read(source: TokenSource) -> NDArray[np.integer]:
@@ -114,7 +114,7 @@ class Corpus:
         tokens = read(entries.tokens)
         mask = None
         if entries.loss_mask is not None:
-            if whole is not None and (entries.loss_mask.lengths(entries.ids) != whole).any():
+            if whole_sizes is not None and (entries.loss_mask.lengths(entries.ids) != whole_sizes).any():
                 raise ValueError("the loss mask is of other tokens: its lengths differ")
             predicted = read(entries.loss_mask)
             if predicted.min(initial=0) < 0 or predicted.max(initial=0) > 1:
@@ -126,21 +126,20 @@ class Corpus:
             for entry, token in zip(redacted.entries.tolist(), redacted.tokens.tolist(), strict=True):
                 if token != MASKED:
                     tokens[ends[entry] - lengths[entry] : ends[entry]] = token
-        return BinTokens(_narrowed(tokens), sizes, whole, mask)
+        return BinTokens(_narrowed(tokens), sizes, whole_sizes, mask)
 
     def check_lengths(self, bins: Bins) -> None:
         """Compares bins' lengths with those of the corpus; raises a ValueError if they do not fit."""
         entries = self._entries_of(bins)
         self._own_lengths(entries, entries.tokens.lengths(entries.ids))
 
-    def _own_lengths(self, entries: _Entries, whole: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns how many tokens each entry has, of a sequence of `whole` tokens; see `PieceRule.own_lengths`."""
+    def _own_lengths(self, entries: _Entries, whole_sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns how many tokens each entry has, of a sequence of so many; see `PieceRule.own_lengths`."""
         return self._pieces.own_lengths(
-            entries.ids, entries.planned, whole, entries.first_tokens, entries.component_ids
+            entries.ids, entries.planned, whole_sizes, entries.first_tokens, entries.component_ids
         )
 
     def _entries_of(self, bins: Bins) -> _Entries:
-        """Returns the entries of bins, with the sources that read them."""
         components = None
         if bins.component_ids is not None:
             components = bins.component_ids.repeat(np.diff(bins.bin_ends, prepend=0))

@@ -172,7 +172,6 @@ def _locations_of_keys(
 
 
 def _add_keys(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Keys | None]) -> None:
-    """Adds the keys of their sequences to locations."""
     for component, table in tables.items():
         if table is None:
             continue

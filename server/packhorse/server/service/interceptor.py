@@ -282,7 +282,6 @@ class _Followed:
         return request
 
     def _encode(self, message: Any) -> bytes:
-        """Returns the bytes of an answer, and counts them."""
         data: bytes = self._handler.response_serializer(message)
         self._call.sent_bytes += len(data)
         return data
@@ -328,7 +327,6 @@ class _Followed:
         self._call.peer = context.peer()
 
     def _stop_counting(self) -> None:
-        """Notes that the request is no longer one that gRPC reads."""
         if self._is_counted:
             self._arriving.num_read_by_grpc -= 1
             self._is_counted = False

@@ -184,10 +184,10 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                 num_blocks = 0
                 try:
                     while messages:
-                        size = messages[-1].ByteSize()
-                        await memory.hold(BLOCKS_IN_MEMORY * size if size > LARGE_BLOCK_BYTES else 0)
+                        num_bytes = messages[-1].ByteSize()
+                        await memory.hold(BLOCKS_IN_MEMORY * num_bytes if num_bytes > LARGE_BLOCK_BYTES else 0)
                         if num_blocks and not ahead:
-                            ahead.extend(self._begin_next_block(stream, size))
+                            ahead.extend(self._begin_next_block(stream, num_bytes))
                         CALLER.get().check_again()
                         sent_at = time.monotonic()
                         for message in messages:
@@ -198,7 +198,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                                 if num_blocks == 1:
                                     self._metrics.first_block.observe(time.perf_counter() - started)
                                 self._count(request.dataset, message.block)
-                        messages = await self._wait_for_next_block(stream, ahead, size, sent_at)
+                        messages = await self._wait_for_next_block(stream, ahead, num_bytes, sent_at)
                 finally:
                     stream.close()
                     for each in ahead:
@@ -207,7 +207,6 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def _answer(
         self, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, context: _Context, lane: Lane
     ) -> _Result:
-        """Returns the answer of a method that has one, made in a lane."""
         async with self._counted_call(context) as memory:
             answer = await self._run_in_lane(lane, method, request, memory)
         return answer  # noqa: RET504
@@ -237,11 +236,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         return stream, messages
 
     async def _wait_for_next_block(
-        self,
-        stream: OpenStream,
-        ahead: deque[_Block],
-        num_bytes: int,
-        sent_at: float,
+        self, stream: OpenStream, ahead: deque[_Block], num_bytes: int, sent_at: float
     ) -> list[pb.StreamBinsResponse]:
         """Waits for the next block; returns it in a list, which is empty if the stream has ended.
 
@@ -256,7 +251,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         if not ahead:
             return []
         upcoming = ahead.popleft()
-        is_being_arranged = isinstance(upcoming, asyncio.Task)
+        is_being_arranged = isinstance(upcoming, asyncio.Task)  # of `_arrange_and_make`
         is_being_made = not upcoming.done() and not is_being_arranged
         if is_being_made and SMALL_BLOCK_BYTES <= num_bytes <= LARGE_BLOCK_BYTES:
             ahead.extend(self._begin_next_block(stream, num_bytes))  # the client waits: two threads make two

@@ -131,7 +131,6 @@ class Activity(Watcher):
 
 
 def _opened(call: Call) -> pb.StreamActivity:
-    """Returns the entry of a new stream, as its request describes it."""
     stream = pb.StreamActivity(id=call.id, method=call.name, peer=call.peer)
     request = call.request
     if isinstance(request, pb.StreamBinsRequest):

@@ -115,8 +115,8 @@ class Items:
             at = int(np.argmax(is_too_long))
             raise invalid_field(
                 "groups",
-                f"groups: group {groups[order][starts[at]]} takes {group_sizes[at, 0]} tokens together, over max_seq_len "
-                f"{request.max_seq_len}: raise it, or leave out sequences of the group",
+                f"groups: group {groups[order][starts[at]]} takes {group_sizes[at, 0]} tokens together, over "
+                f"max_seq_len {request.max_seq_len}: raise it, or leave out sequences of the group",
             )
         _check_caps(request, group_sizes, capacities, groups[order][starts], "group")
         ends = np.append(starts[1:], len(order))
