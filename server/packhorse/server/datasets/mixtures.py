@@ -256,7 +256,7 @@ class Mixtures:
         return MixtureDataset(name, file, datasets)
 
     def _refuse(self, name: str, why: str, stamp: Stamp | None) -> None:
-        """Notes why a mixture's file with this stamp is refused, so that it is not read again, if it has one."""
+        """Notes why the file with this stamp is refused, so that it is not read again; None if there is no file."""
         if stamp is not None and self._refused.get(name) != stamp:
             self._refused[name] = stamp
             self._note_trouble(name, why)
