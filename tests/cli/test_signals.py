@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from packhorse.cli import stopped_by_signals
+from packhorse.cli.shared.signals import stopped_by_signals
 
 
 def test_a_signal_whose_exception_a_callback_loses_ends_the_command_all_the_same(capsys):

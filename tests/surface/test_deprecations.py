@@ -50,6 +50,9 @@ def test_a_class_warns_once_when_it_is_made_and_not_for_its_subclasses():
     with warnings.catch_warnings(action="error"):
         assert Newer(3).width == 3
     assert isinstance(Newer(3), Old)
+    renamed = deprecated("packhorse.client.Newer", **WHEN, instead="packhorse.client.New")(Newer)
+    with pytest.warns(FutureWarning, match="Newer is deprecated"):
+        assert renamed(3).width == 3  # its __init__ is inherited
 
 
 def test_an_old_parameter_gives_its_value_to_the_new_one():

@@ -36,3 +36,8 @@ def test_a_range_ahead_of_the_cursor_is_not_behind_it():
 def test_what_is_no_range_is_named(text):
     with pytest.raises(ValueError, match=r"^skip .* (is not FIRST:END|is empty)"):
         Skips.parse([text])
+
+
+@pytest.mark.parametrize("texts", [(), set(), iter([])])
+def test_no_text_is_no_skip(texts):
+    assert Skips.parse(texts) == Skips()

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 __all__ = ["DECLARED", "Deprecation", "declare", "deprecated", "deprecated_names", "deprecated_parameter"]
 
-_Found = TypeVar("_Found", bound=Callable[..., Any])
-"""The function or class that a decorator found, and returns with a warning added."""
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+"""The decorated function or class, to which a warning is added."""
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -59,11 +59,11 @@ DECLARED: dict[str, Deprecation] = {}
 
 
 def minor_of(version: str) -> tuple[int, int]:
-    """Returns the major and minor number of a version; a ValueError if it has none."""
-    found = _VERSION.match(version)
-    if found is None:
+    """Returns the minor release that a version belongs to, such as (0, 2) for 0.2.1; a ValueError if it has none."""
+    match = _VERSION.match(version)
+    if match is None:
         raise ValueError(f"{version!r} is no version: it begins with two numbers, such as 0.2")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def declare(name: str, *, since: str, removed: str, instead: str) -> Deprecation:
@@ -76,11 +76,11 @@ def declare(name: str, *, since: str, removed: str, instead: str) -> Deprecation
         packhorse_old_total is deprecated since 0.2 and goes in 0.3: use packhorse_new_total
         >>> del DECLARED["packhorse_old_total"]
     """
-    found = DECLARED[name] = Deprecation(name, since, removed, instead)
-    return found
+    deprecation = DECLARED[name] = Deprecation(name, since, removed, instead)
+    return deprecation
 
 
-def deprecated(name: str, *, since: str, removed: str, instead: str) -> Callable[[_Found], _Found]:
+def deprecated(name: str, *, since: str, removed: str, instead: str) -> Callable[[_Decorated], _Decorated]:
     """Decorates a function to warn when it is called, or a class to warn when an object of it is made.
 
     Like PEP 702, it also sets `__deprecated__`.
@@ -91,29 +91,31 @@ def deprecated(name: str, *, since: str, removed: str, instead: str) -> Callable
         removed: the first minor release without it.
         instead: what to use.
     """
-    found = declare(name, since=since, removed=removed, instead=instead)
+    deprecation = declare(name, since=since, removed=removed, instead=instead)
 
-    def decorate(function: Any) -> Any:
+    def decorate(decorated: Any) -> Any:
         """Returns a function that warns; or the class itself, whose `__init__` then warns."""
-        is_class = isinstance(function, type)
-        inner: Callable[..., Any] = vars(function).get("__init__", object.__init__) if is_class else function
+        is_class = isinstance(decorated, type)
+        inner: Callable[..., Any] = decorated.__init__ if is_class else decorated
 
         @functools.wraps(inner)
-        def warns(*arguments: Any, **options: Any) -> Any:
-            if not is_class or type(arguments[0]) is function:  # a subclass is not deprecated
-                found.warn()
+        def warn_and_call(*arguments: Any, **options: Any) -> Any:
+            if not is_class or type(arguments[0]) is decorated:  # a subclass is not deprecated
+                deprecation.warn()
             return inner(*arguments, **options)
 
         if is_class:
-            function.__init__ = warns
-        result: Any = function if is_class else warns
-        result.__deprecated__ = str(found)
+            decorated.__init__ = warn_and_call
+        result: Any = decorated if is_class else warn_and_call
+        result.__deprecated__ = str(deprecation)
         return result
 
     return decorate
 
 
-def deprecated_parameter(name: str, old: str, *, since: str, removed: str, instead: str) -> Callable[[_Found], _Found]:
+def deprecated_parameter(
+    name: str, old: str, *, since: str, removed: str, instead: str
+) -> Callable[[_Decorated], _Decorated]:
     """Decorates a function to accept a parameter's old name too: it warns, and passes the value under the new name.
 
     Args:
@@ -123,7 +125,7 @@ def deprecated_parameter(name: str, old: str, *, since: str, removed: str, inste
         removed: the first minor release without it.
         instead: the new name.
     """
-    found = declare(f"{name}({old})", since=since, removed=removed, instead=instead)
+    deprecation = declare(f"{name}({old})", since=since, removed=removed, instead=instead)
 
     def decorate(function: Any) -> Any:
         """Returns a function that also takes the old name."""
@@ -131,15 +133,15 @@ def deprecated_parameter(name: str, old: str, *, since: str, removed: str, inste
             raise ValueError(f"{name} has no parameter {instead}")
 
         @functools.wraps(function)
-        def renames(*arguments: Any, **options: Any) -> Any:
+        def call_renamed(*arguments: Any, **options: Any) -> Any:
             if old in options:
                 if instead in options:
                     raise TypeError(f"{name} takes {instead} or its old name {old}, not both")
-                found.warn()
+                deprecation.warn()
                 options[instead] = options.pop(old)
             return function(*arguments, **options)
 
-        return renames
+        return call_renamed
 
     return decorate
 
@@ -155,7 +157,7 @@ def deprecated_names(
         since: the minor release that warns first.
         removed: the first minor release without them.
     """
-    found = {
+    deprecations = {
         old: declare(f"{package}.{old}", since=since, removed=removed, instead=f"{package}.{new}")
         for old, new in names.items()
     }
@@ -163,8 +165,8 @@ def deprecated_names(
     def decorate(load: Callable[[str], Any]) -> Callable[[str], Any]:
         @functools.wraps(load)
         def load_or_warn(name: str) -> Any:
-            if name in found:
-                found[name].warn()
+            if name in deprecations:
+                deprecations[name].warn()
                 return load(names[name])
             return load(name)
 

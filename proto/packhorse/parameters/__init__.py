@@ -1,7 +1,7 @@
 """Error messages that name Python parameters, so that the command line can print flags instead.
 
-Owns `Message`, a string that remembers which of its parts are parameters. Leaves the flags to `packhorse.cli`. So no
-text is searched for parameter names: a user's path may contain `max_seq_len`, and is printed as it is.
+Owns `Message`, a string that remembers which of its parts are parameters. So no text is searched for parameter names:
+a user's path may contain `max_seq_len`, and is printed as it is. Leaves the flags to `packhorse.cli`.
 """
 
 from collections.abc import Callable

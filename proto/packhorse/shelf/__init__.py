@@ -20,7 +20,7 @@ HOOKS: Mapping[str, str] = {
     "reference_packers": "packhorse.reference_packers:REFERENCE_PACKERS",
     "status_page": "packhorse.analysis.status_page:StatusPage",
 }
-"""Hook, as the core calls it → PACKAGE:NAME, where the shelf has it."""
+"""Name of each hook → PACKAGE:NAME of what the shelf has for it."""
 
 
 def is_offered(hook: str) -> bool:
@@ -40,11 +40,11 @@ def has_package(package: str) -> bool:
     """Returns whether this installation has a package or module, even if its parent packages are missing too.
 
     Example:
-        >>> has_package("packhorse.shelf"), has_package("packhorse.left_out.commands")
-        (True, False)
+        >>> has_package("packhorse.shelf"), has_package("packhorse.left_out.commands"), has_package("left_out")
+        (True, False, False)
     """
     parts = package.split(".")
-    return all(find_spec(".".join(parts[:depth])) is not None for depth in range(2, len(parts) + 1))
+    return all(find_spec(".".join(parts[:depth])) is not None for depth in range(1, len(parts) + 1))
 
 
 def from_shelf(hook: str) -> Any:

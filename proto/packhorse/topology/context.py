@@ -7,7 +7,7 @@ no layout has to be sent. Leaves which tokens of a part each of its ranks comput
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from math import isqrt
 from typing import NamedTuple
@@ -22,7 +22,7 @@ DEFAULT_COST_CAP_PERCENT = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPart:
-    """Sequences of a bin that some of its ranks compute together; no other part of the bin uses these ranks then."""
+    """Sequences that some ranks of a context-parallel group compute together, while no other part uses these ranks."""
 
     first_rank: int
     """First rank of the part, counted within its context-parallel group; a multiple of `num_ranks`."""
@@ -114,8 +114,8 @@ class ContextRule:
 
     def num_ranks(self, room: int) -> int:
         """Returns the number of ranks of a part that a sequence begins."""
-        ranks, cost, most = 1, self.cost(room), self.cost_per_rank
-        while ranks < self.max_context_parallel and (room > ranks * self.tokens_per_rank or cost > ranks * most):
+        ranks, cost, cap = 1, self.cost(room), self.cost_per_rank
+        while ranks < self.max_context_parallel and (room > ranks * self.tokens_per_rank or cost > ranks * cap):
             ranks *= 2
         return ranks
 
@@ -137,9 +137,9 @@ class ContextRule:
         """
         if sum(rooms) > self.max_seq_len:
             raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
-        parts = [(part.num_ranks, part.indices) for part in self._parts(rooms)]
-        if sum(num_ranks for num_ranks, _ in parts) > self.max_context_parallel:
-            parts = [(self.max_context_parallel, list(range(len(rooms))))]
+        parts = self._parts(rooms)
+        if sum(part.num_ranks for part in parts) > self.max_context_parallel:
+            parts = [_Part(self.max_context_parallel, sum(map(self.cost, rooms)), _longest_first(rooms))]
         return _side_by_side(parts)
 
     def deal(self, rooms: Sequence[int]) -> list[list[ContextPart]]:
@@ -167,32 +167,30 @@ class ContextRule:
         """
         self._check(rooms)
         costs = [self.cost(room) for room in rooms]
-        mean = sum(costs) / self.max_context_parallel
-        size = self.max_context_parallel
-        loads = [(0.0, 0)]  # a heap of the blocks of `size` ranks: (cost so far on each rank, first rank)
-        # (number of ranks, first rank) of a block → its parts: (tokens left, indices of the sequences)
-        parts: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+        mean_cost = sum(costs) / self.max_context_parallel
+        num_ranks = self.max_context_parallel
+        loads = [(0.0, 0)]  # a heap of the blocks of `num_ranks` ranks: (cost so far on each rank, first rank)
+        blocks: dict[tuple[int, int], list[_DealtPart]] = {}  # (number of ranks, first rank) → the block's parts
         for index in _longest_first(rooms):  # so the number of ranks never grows, and blocks are only ever halved
             room, cost = rooms[index], costs[index]
-            while size > 1 and 2 * room <= size * self.tokens_per_rank and 2 * cost <= size * mean:
-                size //= 2
-                loads = [(load, first + at) for load, first in loads for at in (0, size)]
+            while num_ranks > 1 and 2 * room <= num_ranks * self.tokens_per_rank and 2 * cost <= num_ranks * mean_cost:
+                num_ranks //= 2
+                loads = [(load, first + half) for load, first in loads for half in (0, num_ranks)]
                 heapify(loads)
-            load, first = loads[0]
-            heapreplace(loads, (load + cost / size, first))
-            of_block = parts.setdefault((size, first), [])
-            for at, (left, indices) in enumerate(of_block):
-                if room <= left:
-                    indices.append(index)
-                    of_block[at] = (left - room, indices)
-                    break
-            else:
-                of_block.append((size * self.tokens_per_rank - room, [index]))
+            load, first_rank = loads[0]
+            heapreplace(loads, (load + cost / num_ranks, first_rank))
+            parts = blocks.setdefault((num_ranks, first_rank), [])
+            part = next((part for part in parts if room <= part.tokens_left), None)
+            if part is None:
+                part = _DealtPart(num_ranks * self.tokens_per_rank)
+                parts.append(part)
+            part.tokens_left -= room
+            part.indices.append(index)
         dealt: list[list[ContextPart]] = [[] for _ in range(self.max_context_parallel)]
-        for (ranks, first), of_block in parts.items():
-            for _, indices in of_block:
-                laid = ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices)))
-                for rank in range(first, first + ranks):
+        for (num_ranks, first_rank), parts in blocks.items():
+            for part in parts:
+                laid = ContextPart(first_rank=first_rank, num_ranks=num_ranks, indices=tuple(sorted(part.indices)))
+                for rank in range(first_rank, first_rank + num_ranks):
                     dealt[rank].append(laid)
         return dealt
 
@@ -231,30 +229,28 @@ class ContextRule:
             )
             free -= last[doubled].num_ranks
             last[doubled] = last[doubled]._replace(num_ranks=2 * last[doubled].num_ranks)
-        return [
-            _side_by_side([(part.num_ranks, part.indices) for part in sorted(step, reverse=True)]) for step in steps
-        ]
+        return [_side_by_side(sorted(step, reverse=True)) for step in steps]
 
     def _parts(self, rooms: Sequence[int]) -> "list[_Part]":
         """Packs sequences into any number of parts, by descending number of ranks."""
         self._check(rooms)
         nums_ranks: list[int] = []  # of each part
         members: list[list[int]] = []  # of each part: the indices of its sequences
-        # What each part has left, ascending: (longest room that fits, tokens, cost, number of ranks, number of part).
+        # What each part has left, ascending: (longest room that fits, tokens, cost, number of ranks, index of part).
         left: list[tuple[int, int, int, int, int]] = []
         for index in _longest_first(rooms):
             room = rooms[index]
             at = bisect_left(left, (room,))
             if at == len(left):
-                ranks, number = self.num_ranks(room), len(members)
+                ranks, part = self.num_ranks(room), len(members)
                 tokens, cost = ranks * self.tokens_per_rank, ranks * self.cost_per_rank
                 nums_ranks.append(ranks)
                 members.append([])
             else:
-                _, tokens, cost, ranks, number = left.pop(at)
-            members[number].append(index)
+                _, tokens, cost, ranks, part = left.pop(at)
+            members[part].append(index)
             tokens, cost = tokens - room, cost - self.cost(room)
-            insort(left, (self.fits(tokens, cost), tokens, cost, ranks, number))
+            insort(left, (self.fits(tokens, cost), tokens, cost, ranks, part))
         return [
             _Part(ranks, sum(self.cost(rooms[index]) for index in indices), indices)
             for ranks, indices in zip(nums_ranks, members, strict=True)
@@ -277,18 +273,26 @@ class _Part(NamedTuple):
     """Indices of the sequences, by descending room."""
 
 
+@dataclass(slots=True)
+class _DealtPart:
+    """Sequences that a block of ranks computes together, while `deal` may still add some."""
+
+    tokens_left: int
+    indices: list[int] = field(default_factory=list)
+
+
 def _longest_first(rooms: Sequence[int]) -> list[int]:
     """Returns the indices of rooms by descending room; equal rooms stay in their order."""
     return sorted(range(len(rooms)), key=rooms.__getitem__, reverse=True)
 
 
-def _side_by_side(parts: list[tuple[int, list[int]]]) -> list[ContextPart]:
-    """Returns parts next to each other, from rank 0 on, given (number of ranks, indices) by descending number.
+def _side_by_side(parts: list[_Part]) -> list[ContextPart]:
+    """Returns parts next to each other, from rank 0 on; they are given by descending number of ranks.
 
     The numbers are powers of two, so each part begins at a multiple of its number of ranks.
     """
     laid, first = [], 0
-    for ranks, indices in parts:
-        laid.append(ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices))))
-        first += ranks
+    for part in parts:
+        laid.append(ContextPart(first_rank=first, num_ranks=part.num_ranks, indices=tuple(sorted(part.indices))))
+        first += part.num_ranks
     return laid

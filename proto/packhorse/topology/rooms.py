@@ -59,10 +59,10 @@ class RoomRule:
 
     def room(self, length: Any) -> Any:
         """Returns the room of a length, or of each in an array, in tokens."""
-        laid = length + self.extra_tokens
+        kept = length + self.extra_tokens
         if self.extra_tokens < 0:
-            laid = laid + (laid < 1)  # a sequence of one token still takes up one, though nothing is predicted from it
-        return -(-laid // self.align) * self.align
+            kept = kept + (kept < 1)  # a sequence of one token still takes up one, though nothing is predicted from it
+        return -(-kept // self.align) * self.align
 
     def longest_in(self, room: Any) -> Any:
         """Returns the greatest length that has this room."""

@@ -4,7 +4,6 @@ Owns the phases, their text form, and the positions of an epoch at which they be
 among ranks and steps to `Topology`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from packhorse.parameters import parameter
 from packhorse.topology.checks import checked_integer, quoted
 
-# The greatest first: `_written` takes the first that divides a number of tokens.
+# The greatest first: `_written_begin` takes the first that divides a number of tokens.
 _SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
@@ -57,9 +56,9 @@ class BatchSchedule:
 
     def __post_init__(self) -> None:
         """Checks every phase."""
-        for begin, _, size in self.phases:
-            checked_integer("batch_schedule: where a phase begins", begin, 0)
-            checked_integer("batch_schedule: a phase's global batch size", size, 1)
+        for phase in self.phases:
+            checked_integer("batch_schedule: where a phase begins", phase.begin, 0)
+            checked_integer("batch_schedule: a phase's global batch size", phase.size, 1)
         if not self.phases or self.phases[0].begin != 0:
             raise ValueError(
                 parameter("batch_schedule") + f" {quoted(str(self))} must begin with a phase at 0, e.g. 0:768 250B:1536"
@@ -73,7 +72,7 @@ class BatchSchedule:
 
     @classmethod
     def parse(cls, text: "str | BatchSchedule") -> "BatchSchedule":
-        """Reads `BEGIN:SIZE` of every phase, separated by spaces or commas. Returns a schedule that is given unchanged.
+        """Reads `BEGIN:SIZE` of every phase, separated by spaces or commas. A schedule is returned as it is.
 
         Raises:
             ValueError: the text is something else.
@@ -86,10 +85,10 @@ class BatchSchedule:
 
     def __str__(self) -> str:
         """`BEGIN:SIZE` of every phase, separated by spaces, which `parse` reads."""
-        return " ".join(f"{_written(begin, in_tokens)}:{size}" for begin, in_tokens, size in self.phases)
+        return " ".join(f"{_written_begin(phase)}:{phase.size}" for phase in self.phases)
 
     @property
-    def sizes(self) -> Iterable[int]:
+    def sizes(self) -> tuple[int, ...]:
         """Global batch size of every phase."""
         return tuple(phase.size for phase in self.phases)
 
@@ -104,20 +103,20 @@ class BatchSchedule:
         Raises:
             ValueError: phases in tokens and phases in bins do not ascend together.
         """
-        begins = [begin // max_seq_len if in_tokens else begin for begin, in_tokens, _ in self.phases]
+        begins = [phase.begin // max_seq_len if phase.in_tokens else phase.begin for phase in self.phases]
         for (before, after), phase in zip(pairwise(begins), self.phases[1:], strict=True):
             if after <= before:
                 raise ValueError(
                     parameter("batch_schedule")
-                    + f" has phases that do not ascend: {_written(phase.begin, phase.in_tokens)} is {after} bins "
+                    + f" has phases that do not ascend: {_written_begin(phase)} is {after} bins "
                     f"of {max_seq_len} tokens, and the phase before it begins at {before}"
                 )
-        of_epoch = [begin - epoch * num_bins for begin in begins]
-        now = sum(begin <= 0 for begin in of_epoch) - 1
+        positions = [begin - epoch * num_bins for begin in begins]
+        now = sum(position <= 0 for position in positions) - 1  # the phase in which the epoch begins
         return BatchSchedule(
             tuple(
-                BatchPhase(max(begin, 0), False, phase.size)
-                for begin, phase in zip(of_epoch[now:], self.phases[now:], strict=True)
+                BatchPhase(begin=max(position, 0), in_tokens=False, size=phase.size)
+                for position, phase in zip(positions[now:], self.phases[now:], strict=True)
             )
         )
 
@@ -131,7 +130,7 @@ def _phase(text: str) -> BatchPhase:
         if colon and count == int(count):
             return BatchPhase(int(count), in_tokens, int(size))
     except (InvalidOperation, ValueError, OverflowError):
-        pass
+        pass  # refused below, like a text without a colon
     raise ValueError(
         parameter("batch_schedule")
         + f" has a phase {quoted(text)}, which is not BEGIN:SIZE: BEGIN in bins, or in tokens with a "
@@ -139,9 +138,9 @@ def _phase(text: str) -> BatchPhase:
     )
 
 
-def _written(begin: int, in_tokens: bool) -> str:
-    """Returns a phase's begin as `BatchSchedule.parse` reads it, such as 250B."""
-    if not in_tokens:
-        return str(begin)
-    suffix, factor = next(((s, f) for s, f in _SUFFIXES.items() if begin % f == 0 and begin), ("K", 1000))
-    return f"{Decimal(begin) / factor:f}{suffix}"
+def _written_begin(phase: BatchPhase) -> str:
+    """Returns where a phase begins as `BatchSchedule.parse` reads it, such as 250B."""
+    if not phase.in_tokens:
+        return str(phase.begin)
+    suffix = next((each for each in _SUFFIXES if phase.begin % _SUFFIXES[each] == 0), "K") if phase.begin else "K"
+    return f"{Decimal(phase.begin) / _SUFFIXES[suffix]:f}{suffix}"

@@ -38,10 +38,11 @@ class Skips:
             ValueError: a range is empty or begins below 0.
         """
         merged: list[tuple[int, int]] = []
-        pairs: list[Any] = [one if hasattr(one, "__len__") else (one,) for one in ranges]
-        if wrong := [pair for pair in pairs if len(pair) != 2]:
+        given: list[Any] = [each if hasattr(each, "__len__") else (each,) for each in ranges]  # a number has no len
+        if wrong := [each for each in given if len(each) != 2]:
             raise ValueError(parameter("skip") + f" takes pairs (first, end), got {quoted(wrong[0])}")
-        for first, end in sorted((checked_integer("skip", a, 0), checked_integer("skip", b, 0)) for a, b in pairs):
+        checked = [(checked_integer("skip", first, 0), checked_integer("skip", end, 0)) for first, end in given]
+        for first, end in sorted(checked):
             if end <= first:
                 raise ValueError(
                     parameter("skip") + f" {first}:{end} is empty; a range is FIRST:END, and END is not part of it"
@@ -59,8 +60,8 @@ class Skips:
         Raises:
             ValueError: a text is something else.
         """
-        given = () if isinstance(texts, str) or not isinstance(texts, Iterable) else tuple(texts)
-        if (not given and texts not in ((), [])) or not all(isinstance(text, str) for text in given):
+        given = None if isinstance(texts, str) or not isinstance(texts, Iterable) else tuple(texts)
+        if given is None or not all(isinstance(text, str) for text in given):
             raise ValueError(
                 parameter("skip") + f" must be a list of texts FIRST:END, e.g. ['1200:1300'], got {quoted(texts)}"
             )
@@ -106,10 +107,10 @@ class Skips:
         left = []
         for first, end in self.ranges:
             begin = first  # of what is left of the range
-            for a, b in other.ranges:
-                if a < end and b > begin:  # [a, b) takes a part away; what is before it stays, what is after it follows
-                    left.append((begin, max(a, begin)))
-                    begin = min(b, end)
+            for cut_first, cut_end in other.ranges:
+                if cut_first < end and cut_end > begin:  # what is before the cut stays; what is after it follows
+                    left.append((begin, max(cut_first, begin)))
+                    begin = min(cut_end, end)
             left.append((begin, end))
         return Skips(tuple((first, end) for first, end in left if first < end))
 
@@ -119,8 +120,10 @@ class Skips:
 
     def gaps(self) -> list[int]:
         """Returns, for each range, the position of the rest that follows it; ascending."""
-        skipped = accumulate((end - first for first, end in self.ranges), initial=0)
-        return [first - before for (first, _), before in zip(self.ranges, skipped, strict=False)]
+        num_skipped = accumulate(
+            (end - first for first, end in self.ranges), initial=0
+        )  # before each range, and in all
+        return [first - num_before for (first, _), num_before in zip(self.ranges, num_skipped, strict=False)]
 
     def to_whole(self, position: int) -> int:
         """Returns the position of the whole epoch that a `position` of the rest had."""

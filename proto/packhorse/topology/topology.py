@@ -16,7 +16,7 @@ from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_
 from packhorse.topology.schedule import BatchSchedule
 
 ADDED = -1
-"""What a bin that the remainder policy added has for a position."""
+"""The position of every bin that the remainder policy added, which has none in the epoch."""
 
 DEFAULT_COST_LINEAR = 24_576
 """Cost of a token without attention, in attended pairs of tokens: six times a hidden size of 4,096."""
@@ -230,8 +230,8 @@ class Topology:
         """
         if self.batch_schedule is None:
             return self
-        of_epoch = self.batch_schedule.of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
-        return replace(self, batch_schedule=of_epoch)
+        schedule = self.batch_schedule.of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
+        return replace(self, batch_schedule=schedule)
 
     def stretch_of(self, step: int) -> Stretch:
         """Returns the stretch that a step belongs to."""
@@ -249,9 +249,9 @@ class Topology:
         """Divides ascending steps by stretch; yields (a stretch, those of the steps that belong to it) in order."""
         number = self.stretch_number(steps.start) if steps else 0
         while steps:
-            following = self.stretches[number + 1 : number + 2]
-            end = following[0].first_step if following else steps.stop
-            own = range(steps.start, min(steps.stop, end), steps.step)
+            is_last = number + 1 == len(self.stretches)
+            end = steps.stop if is_last else min(steps.stop, self.stretches[number + 1].first_step)
+            own = range(steps.start, end, steps.step)
             if own:
                 yield self.stretches[number], own
                 steps = steps[len(own) :]
@@ -305,8 +305,7 @@ class Topology:
             if step >= 0 and self.batch_schedule is not None:
                 return num_bins
             return min(self.start_position + stretch.offset_of(step + 1), num_bins)
-        steps_into = (step + 1 - stretch.first_step) % self.steps_per_optimizer_step
-        return self.start_position + stretch.offset_of(step + 1 - steps_into)
+        return self.start_position + stretch.offset_of(step + 1 - self.steps_into_optimizer_step(step, num_bins))
 
     def steps_into_optimizer_step(self, step: int, num_bins: int) -> int:
         """Returns the steps consumed of an unfinished optimizer step, once every rank has consumed `step`."""

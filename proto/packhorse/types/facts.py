@@ -58,7 +58,7 @@ class _MessageField(NamedTuple):
     has_presence: bool
     """Whether the message tells unset from zero, as it does for `optional` fields and for messages inside it."""
     is_repeated: bool
-    nested: Callable[[Any], Any] | None
+    read_nested: Callable[[Any], Any] | None
     """Reads a message inside the message; None if the field holds plain values."""
     default: Any
     """The dataclass field's default, or MISSING."""
@@ -69,9 +69,9 @@ class _MessageField(NamedTuple):
             return None
         value = getattr(message, self.name)
         if self.is_repeated:
-            return tuple(map(self.nested, value) if self.nested else value)
-        if self.nested:
-            return self.nested(value)
+            return tuple(map(self.read_nested, value) if self.read_nested else value)
+        if self.read_nested:
+            return self.read_nested(value)
         return value if value or self.has_presence or self.default is MISSING else self.default
 
 
@@ -82,13 +82,13 @@ def _fields_of(cls: Any) -> list[_MessageField]:
     for each in fields(cls):
         if (declared := empty.DESCRIPTOR.fields_by_name.get(each.name)) is None:
             continue
-        inside = declared.message_type and Fact._classes.get(declared.message_type.full_name)
+        nested = declared.message_type and Fact._classes.get(declared.message_type.full_name)
         # A repeated field has no presence either, but an empty message gives a container for it and not a plain value.
         is_repeated = not declared.has_presence and not isinstance(
             getattr(empty, each.name), bool | int | float | str | bytes
         )
-        nested = inside.from_proto if inside else None
-        found.append(_MessageField(each.name, declared.has_presence, is_repeated, nested, each.default))
+        read = nested.from_proto if nested else None
+        found.append(_MessageField(each.name, declared.has_presence, is_repeated, read, each.default))
     return found
 
 
@@ -112,7 +112,7 @@ class Redaction(Fact):
     seed: int | None = None
     """Seed of a run that had trained on them before `from_position`, and whose bins before it stay; None for no run."""
     from_position: int = 0
-    """First position of that run that is redacted: epoch · num_bins + position; 0 if there is no such run."""
+    """Position of that run from which on it is redacted: epoch · num_bins + position; 0 if there is no such run."""
     reason: str = ""
     """The reason that the file gives."""
     digest: str = ""

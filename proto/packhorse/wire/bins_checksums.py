@@ -26,7 +26,6 @@ BIN_ARRAYS = (
 )
 """The arrays of a message of bins, in the order in which they are hashed."""
 
-
 _LATER = ("group_ids", "redacted", "redacted_tokens", "rows")
 """Arrays that were added later. Empty ones are not hashed, so that messages without them keep their checksum."""
 

@@ -5,13 +5,13 @@ from a peer's certificate. Leaves checking a certificate to TLS.
 """
 
 import ssl
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from packhorse.storage import read_plain
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-
 
 _VERSION = 0xA0
 """DER's tag of a certificate's first field, the version, which the oldest certificates lack."""
@@ -30,25 +30,30 @@ def expiry_of(path: str | Path) -> datetime:
     try:
         data = ssl.PEM_cert_to_DER_cert(begin + rest.partition(_END)[0] + _END)
         certificate, *_ = _elements(data)
-        signed, *_ = _elements(certificate[1])
-        fields = _elements(signed[1])
-        _, _, _, validity, *_ = (
-            fields[1:] if fields[0][0] == _VERSION else fields
-        )  # serial, algorithm, issuer, validity
-        _, (tag, end) = _elements(validity[1])
-        year = "%y" if tag == _TWO_DIGITS_OF_YEAR else "%Y"
-        return datetime.strptime(end.decode("ascii"), f"{year}%m%d%H%M%SZ").replace(tzinfo=UTC)
+        signed, *_ = _elements(certificate.content)
+        fields = _elements(signed.content)
+        if fields[0].tag == _VERSION:
+            del fields[0]
+        _serial, _algorithm, _issuer, validity, *_ = fields
+        _begin, end = _elements(validity.content)
+        year = "%y" if end.tag == _TWO_DIGITS_OF_YEAR else "%Y"
+        return datetime.strptime(end.content.decode("ascii"), f"{year}%m%d%H%M%SZ").replace(tzinfo=UTC)
     except (ValueError, IndexError):
         raise ValueError(f"{path} holds no certificate (PEM)") from None
 
 
 def days_until(end: datetime) -> float:
     """Returns the number of days until a time; negative if the time is past."""
-    return (end - datetime.now(UTC)).total_seconds() / 86_400
+    return (end - datetime.now(UTC)) / timedelta(days=1)
 
 
-def _elements(data: bytes) -> list[tuple[int, bytes]]:
-    """Returns the elements of DER data one after another, each as (tag, content); raises a ValueError if one is cut."""
+class _Element(NamedTuple):
+    tag: int
+    content: bytes
+
+
+def _elements(data: bytes) -> list[_Element]:
+    """Returns the elements of DER data, in order; raises a ValueError if one is cut."""
     elements, at = [], 0
     while at < len(data):
         tag, length, begin = data[at], data[at + 1], at + 2
@@ -58,5 +63,5 @@ def _elements(data: bytes) -> list[tuple[int, bytes]]:
         at = begin + length
         if at > len(data):
             raise ValueError("an element ends beyond its data")
-        elements.append((tag, data[begin:at]))
+        elements.append(_Element(tag, data[begin:at]))
     return elements

@@ -1,7 +1,7 @@
-"""Checksums of headers and locations, and the hashes of requests that seed them and the checksums of bins.
+"""Checksums of headers and locations, and the seeds of all checksums, which are hashes of requests.
 
-The server seeds with the request that it received, the client with the one that it sent. So a checksum also reveals a
-*request* that was altered on the way. Owns which fields are hashed, and in which order. Leaves arrays of bins to
+The server hashes the request that it received, the client the one that it sent. So a checksum also reveals a *request*
+that was altered on the way. Owns which fields are hashed, and in which order. Leaves arrays of bins to
 `bins_checksums`, and sets of ids to `id_sums`.
 """
 
@@ -46,10 +46,10 @@ class HeaderChecksums:
     """
 
     def __init__(self, request: pb.StreamBinsRequest, header: pb.StreamHeader) -> None:
-        self._before = _lines((request.dataset, request.epoch, request.seed, *_topology(request.topology)))
+        self._before = _lines((request.dataset, request.epoch, request.seed, *_topology_fields(request.topology)))
         self._after = _lines(
             (
-                _ranges(request.skip),
+                _ranges_text(request.skip),
                 header.digest,
                 header.num_steps,
                 header.num_bins,
@@ -63,9 +63,9 @@ class HeaderChecksums:
                 header.keep,
                 header.id_column,
                 # Later fields are hashed only if they are set, so that other headers keep their checksum.
-                *(field for component in header.components for field in _component(component)),
-                *([_ranges(header.skipped)] if header.skipped else []),
-                *(_context_rule(header.context_rule) if header.HasField("context_rule") else []),
+                *(field for component in header.components for field in _component_fields(component)),
+                *([_ranges_text(header.skipped)] if header.skipped else []),
+                *(_context_rule_fields(header.context_rule) if header.HasField("context_rule") else []),
                 *([int(header.shares_prefixes)] if header.shares_prefixes else []),
             )
         )
@@ -100,10 +100,10 @@ def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> i
         >>> get_bins_context(one, "d", 1) == get_bins_context(other, "d", 1)
         False
     """
-    positions = _numbers(request.positions)
+    positions = _hash_of_numbers(request.positions)
     whole = ["whole"] if request.is_whole else []
     return _hash(
-        (request.dataset, request.epoch, request.seed, positions, _ranges(request.skip), digest, id_type, *whole)
+        (request.dataset, request.epoch, request.seed, positions, _ranges_text(request.skip), digest, id_type, *whole)
     )
 
 
@@ -135,10 +135,10 @@ class LocationsChecksum:
             request.dataset,
             request.epoch,
             request.seed,
-            _numbers(request.ids),
+            _hash_of_numbers(request.ids),
             request.HasField("topology"),
-            *_topology(request.topology),
-            _ranges(request.skip),
+            *_topology_fields(request.topology),
+            _ranges_text(request.skip),
             digest,
             *keys,
         )
@@ -171,7 +171,7 @@ class LocationsChecksum:
         return int(self._state.intdigest())
 
 
-def _component(component: pb.Component) -> tuple[str | int, ...]:
+def _component_fields(component: pb.Component) -> tuple[str | int, ...]:
     """Returns the fields of a component that are hashed, in their order."""
     return (
         component.name,
@@ -190,11 +190,11 @@ def _component(component: pb.Component) -> tuple[str | int, ...]:
     )
 
 
-def _context_rule(rule: pb.ContextRule) -> tuple[int, ...]:
+def _context_rule_fields(rule: pb.ContextRule) -> tuple[int, ...]:
     return (rule.tokens_per_rank, rule.max_context_parallel, rule.cost_cap_percent, rule.cost_linear)
 
 
-def _topology(topology: pb.Topology) -> tuple[str | int, ...]:
+def _topology_fields(topology: pb.Topology) -> tuple[str | int, ...]:
     """Returns the fields of a topology that are hashed, in their order."""
     return (
         topology.world_size,
@@ -206,20 +206,20 @@ def _topology(topology: pb.Topology) -> tuple[str | int, ...]:
         topology.balance,
         topology.accumulation,
         topology.cost_linear,
-        *(_phase(phase) for phase in topology.batch_schedule),
+        *(_phase_text(phase) for phase in topology.batch_schedule),
     )
 
 
-def _phase(phase: pb.BatchPhase) -> str:
+def _phase_text(phase: pb.BatchPhase) -> str:
     return f"{phase.WhichOneof('begin')}:{phase.bins}:{phase.tokens}:{phase.global_batch_size}"
 
 
-def _numbers(numbers: Iterable[int]) -> int:
+def _hash_of_numbers(numbers: Iterable[int]) -> int:
     """Returns the hash of integers of 64 bits."""
     return int(xxhash.xxh3_64_intdigest(array("q", numbers).tobytes()))
 
 
-def _ranges(ranges: Iterable[pb.PositionRange]) -> str:
+def _ranges_text(ranges: Iterable[pb.PositionRange]) -> str:
     return ",".join(f"{each.first}:{each.end}" for each in ranges)
 
 

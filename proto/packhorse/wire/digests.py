@@ -4,7 +4,7 @@ Leaves the digest of a dataset to `packhorse.dataset`.
 """
 
 SKIPPING, REDACTING = "+skip=", "+redact="
-"""What separates a dataset's own digest from the skipped ranges, and these from the digest of the redactions."""
+"""What comes before the skipped ranges, and before the digest of the redactions."""
 
 
 def own_digest(digest: str) -> str:

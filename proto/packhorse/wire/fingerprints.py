@@ -1,7 +1,7 @@
 """The fingerprint of a token file: a hash of at most 64 of its sequences.
 
-By it a client notices that it reads tokens of another tokenizer than the dataset was prepared from. Leaves
-fingerprints of sets of ids to `id_sums`.
+By it a client notices that its tokens were made by another tokenizer than those from which the dataset was prepared.
+Leaves fingerprints of sets of ids to `id_sums`.
 """
 
 from collections.abc import Callable

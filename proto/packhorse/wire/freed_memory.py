@@ -1,4 +1,4 @@
-"""Settings of the C library's allocator: freed memory stays with the process, for the next block of a stream.
+"""Settings of the C library's allocator: freed memory stays with the process, until it is given back on purpose.
 
 By default glibc returns the memory of large messages to the kernel as soon as they are freed, and gets it back page by
 page, zeroed. For a stream of blocks this costs as much processor time as making the blocks.

@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 # Arbitrary odd constants: one for each of the two sums, and one for the starts of pieces.
 _ID_KEYS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
-
-
 _START_KEY = np.uint64(0x8CB92BA72F3D8DD7)
-
 
 _CHUNK = 1 << 16
 """Ids hashed at a time, so that temporary arrays stay small."""

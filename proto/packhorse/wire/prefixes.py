@@ -33,15 +33,14 @@ def by_prefix(rows: Sequence[NDArray[np.integer]]) -> tuple[NDArray[np.int64], N
     order = sorted(range(len(rows)), key=keys.__getitem__)
     shared = np.zeros(len(rows), dtype=np.int64)
     for at in range(1, len(rows)):
-        before, index = order[at - 1], order[at]
-        is_equal = keys[before] == keys[index]
-        shared[at] = len(rows[index]) if is_equal else max(_common(rows[before], rows[index]) - 1, 0)
+        before, row = rows[order[at - 1]], rows[order[at]]
+        is_equal = keys[order[at - 1]] == keys[order[at]]
+        shared[at] = len(row) if is_equal else max(_common_tokens(before, row) - 1, 0)
     return np.array(order, dtype=np.int64), shared
 
 
-def _common(one: NDArray[np.integer], other: NDArray[np.integer]) -> int:
+def _common_tokens(one: NDArray[np.integer], other: NDArray[np.integer]) -> int:
     """Returns the length of the common prefix of two rows, in tokens."""
-    num = min(len(one), len(other))
-    differs = one[:num] != other[:num]
-    at = int(differs.argmax()) if num else 0
-    return at if num and differs[at] else num
+    shorter = min(len(one), len(other))
+    differs = one[:shorter] != other[:shorter]
+    return int(differs.argmax()) if differs.any() else shorter

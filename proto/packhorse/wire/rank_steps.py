@@ -17,11 +17,11 @@ class EpochKey(NamedTuple):
 def steps_of_ranks(
     streams: Iterable[Any], step_of: Callable[[Any], int] = attrgetter("next_step")
 ) -> dict[EpochKey, dict[int, int]]:
-    """Returns the next step of each rank of each epoch: the smallest `next_step` of the rank's workers.
+    """Returns the step that each rank of each epoch has reached, which is the smallest step of the rank's workers.
 
     Args:
-        streams: open streams with the fields of `EpochKey`, `rank` and `next_step`, such as messages StreamActivity. A
-            stream without a dataset is left out.
+        streams: open streams with the fields of `EpochKey` and `rank`, such as messages StreamActivity. A stream
+            without a dataset is left out.
         step_of: returns the step that a stream has reached; by default its `next_step`.
 
     Example:

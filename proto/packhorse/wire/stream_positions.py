@@ -31,13 +31,13 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
         num_steps = -(-missing // stretch.batch_size)
         if following is not None:
             num_steps = min(num_steps, max(0, -(-(following.first_step - step) // topology.step_stride)))
-        within = rank * stretch.batch_size if topology.mode is StreamMode.PARTITION else 0
-        first = topology.start_position + stretch.offset_of(step) + within
-        slots = np.arange(first, first + stretch.batch_size, dtype=np.int64)
+        before_rank = rank * stretch.batch_size if topology.mode is StreamMode.PARTITION else 0
+        first = topology.start_position + stretch.offset_of(step) + before_rank
+        positions = np.arange(first, first + stretch.batch_size, dtype=np.int64)  # of the first of these steps
         if num_steps != 1:
             stride = topology.step_stride * stretch.bins_per_step
-            slots = (np.arange(num_steps, dtype=np.int64)[:, None] * stride + slots).ravel()
-        parts.append(slots)
+            positions = (np.arange(num_steps, dtype=np.int64)[:, None] * stride + positions).ravel()
+        parts.append(positions)
         step += num_steps * topology.step_stride
         missing -= num_steps * stretch.batch_size
         if missing <= 0:

@@ -1,4 +1,4 @@
-"""The command line: the table of all commands, and how `packhorse COMMAND` shows failures and signals.
+"""The command line: the table of all commands, and how `packhorse COMMAND` shows failures.
 
 Each command of the core has a file of its name in this folder; commands of the shelf are in their own packages. A
 command's module is imported when it runs, so that no command needs another's packages and help appears at once.
@@ -8,15 +8,12 @@ import io
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -49,6 +46,7 @@ class CommandEntry:
         return [name for name in self.modules if find_spec(name) is None]
 
 
+# Modules that commands need, and packages that have them.
 _DEMO = ("torch", "numba", "prometheus_client", "grpc_reflection", "tokenizers", "matplotlib")
 _SERVE = ("numba", "prometheus_client", "grpc_reflection")
 _ANALYSIS, _PROOF = "packhorse.analysis.commands", "packhorse.proof.commands"
@@ -141,77 +139,20 @@ def in_flags(message: str, parameters: Iterable[click.Parameter]) -> str:
     flags = {}
     for option in parameters:
         if isinstance(option, click.Option):
-            flag = max(option.opts, key=len)
-            own = flag.removeprefix("--").replace("-", "_")
-            flags.update(dict.fromkeys((own, str(option.name), *getattr(option, "fields", ())), flag))
-    return message.spelled(lambda found: _spelled(found, flags))
+            flag = max(option.opts, key=len)  # --help rather than -h
+            of_flag = flag.removeprefix("--").replace("-", "_")
+            flags.update(dict.fromkeys((of_flag, str(option.name), *getattr(option, "fields", ())), flag))
+    return message.spelled(lambda parameter: _spelled(parameter, flags))
 
 
-def _spelled(found: Parameter, flags: Mapping[str, str]) -> str:
+def _spelled(parameter: Parameter, flags: Mapping[str, str]) -> str:
     """Returns a parameter as its flag, with the value that the message gives: `--over-length drop`, `--no-eos`."""
-    flag = flags.get(found.name)
-    if found.value is False:  # append_eos=False is --no-eos
-        return flags.get(f"no_{found.name.removeprefix('append_')}", str(found))
+    if parameter.value is False:  # append_eos=False is --no-eos
+        return flags.get(f"no_{parameter.name.removeprefix('append_')}", str(parameter))
+    flag = flags.get(parameter.name)
     if flag is None:
-        return str(found)
-    return f"{flag} {found.value}" if found.has_value and found.value is not True else flag
-
-
-_SEND_AGAIN_SECONDS = 0.1
-"""Pause before a signal whose exception was lost is sent again."""
-
-
-class Stopped(BaseException):
-    """A signal ends the command. Not a KeyboardInterrupt, which libraries take as a request to end early."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-@contextmanager
-def stopped_by_signals(message: str) -> Iterator[None]:
-    """Ends the command at Ctrl-C, SIGTERM or SIGHUP with one line on stderr and exit status 130, 143 or 129.
-
-    The code inside the `with` gets the exception `Stopped`, so that it can clean up. A signal that was ignored before,
-    as under nohup, stays ignored. If C code loses the exception, as a callback of Numba's compiler or a destructor
-    does, the signal is sent again until it is not lost.
-
-    Args:
-        message: the rest of the line, after the signal's name.
-    """
-    from packhorse.jobs import ENDING_SIGNALS
-
-    def ignore(number: int, frame: FrameType | None) -> None:
-        """Does nothing. With SIG_IGN instead, Python would complain about a signal that is already pending."""
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        for other in ENDING_SIGNALS:  # a second signal must not interrupt the undoing
-            signal.signal(other, ignore)
-        raise Stopped(number)
-
-    def send_again(lost: Any) -> None:
-        """Sends a signal again whose exception was lost; from a thread, because what is raised here is lost as well."""
-        if isinstance(lost.exc_value, Stopped):
-            signal.signal(lost.exc_value.number, stop)
-            threading.Timer(_SEND_AGAIN_SECONDS, os.kill, (os.getpid(), lost.exc_value.number)).start()
-        else:
-            hook(lost)
-
-    hook, sys.unraisablehook = sys.unraisablehook, send_again
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, stop)
-    try:
-        yield
-    except Stopped as stopped:
-        click.echo(f"Stopped by {signal.Signals(stopped.number).name}: {message}", err=True)
-        sys.exit(128 + stopped.number)
-    finally:
-        sys.unraisablehook = hook
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return str(parameter)
+    return f"{flag} {parameter.value}" if parameter.has_value and parameter.value is not True else flag
 
 
 def _message_of(error: Exception) -> str:
@@ -308,12 +249,12 @@ def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         return
     from packhorse.wire import WIRE_VERSION
 
-    said = [f"protocol {WIRE_VERSION}"]
+    formats = [f"protocol {WIRE_VERSION}"]
     if find_spec("numba"):  # which a client's install lacks: it reads no folders
         from packhorse.dataset import FORMAT_VERSION
 
-        said.append(f"folder format {FORMAT_VERSION}")
-    click.echo(f"packhorse {version('packhorse')} ({', '.join(said)})")
+        formats.append(f"folder format {FORMAT_VERSION}")
+    click.echo(f"packhorse {version('packhorse')} ({', '.join(formats)})")
     ctx.exit()
 
 

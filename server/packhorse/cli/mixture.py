@@ -55,9 +55,9 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     console.print(
         f"{info.num_bins:,} bins of {info.max_seq_len:,} tokens in an epoch of {len(info.components)} components"
     )
-    per_draw = info.stages[-1].bins_per_draw
-    if per_draw > 1:
-        console.print(f"drawn by steps: {per_draw:,} consecutive bins are of one component")
+    bins_per_draw = info.stages[-1].bins_per_draw
+    if bins_per_draw > 1:
+        console.print(f"drawn by steps: {bins_per_draw:,} consecutive bins are of one component")
     console.print(_components_table(info))
     console.print(_stages_table(info))
 
@@ -177,14 +177,20 @@ def _append_to_file(
     catalog = Mixtures(LazyCatalog(data_root, set()))
     stage = None if weights is None else StageEntry(weights=_weights(weights), by=WeightsBy(by))
     old, new = append_to_mixture(path, stage, from_position, catalog.component, replace=replace)
-    firsts = [first for first, _ in new.chain]
-    return old.manifest.digest, _Stages(new.manifest.digest, firsts, new.num_bins, new.file.names, new.shares[-1])
+    stages = _Stages(
+        digest=new.manifest.digest,
+        first_positions=[first for first, _ in new.chain],
+        num_bins=new.num_bins,
+        components=new.file.names,
+        shares=new.shares[-1],
+    )
+    return old.manifest.digest, stages
 
 
 def _print_last_stage(name: str, digest_before: str, now: _Stages) -> None:
     """Prints where the last stage begins, the digests before and now, and the shares of the components."""
-    epoch, inside = divmod(now.first_positions[-1], now.num_bins)
-    click.echo(f"{name}: stage {len(now.first_positions) - 1} begins at position {inside:,} of epoch {epoch:,}")
+    epoch, position = divmod(now.first_positions[-1], now.num_bins)
+    click.echo(f"{name}: stage {len(now.first_positions) - 1} begins at position {position:,} of epoch {epoch:,}")
     if digest_before == now.digest:
         click.echo("nothing changes")
     click.echo(f"digest before: {digest_before}\ndigest now:    {now.digest}")
@@ -201,9 +207,10 @@ def _weights(text: str) -> dict[str, int | Decimal]:
             raise click.UsageError(f"--weights names {name!r} twice; give each component one weight")
         try:
             weights[name] = int(weight) if weight.isdecimal() else Decimal(weight)
+            is_read = bool(name)
         except InvalidOperation:
-            name = ""
-        if not name:
+            is_read = False
+        if not is_read:
             raise click.UsageError(f"--weights {part.strip()!r} is not NAME=WEIGHT, e.g. web=60,code=40")
     return weights
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import click
 
-from packhorse.cli import in_flags, stopped_by_signals
+from packhorse.cli import in_flags
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.made_tokens import Place, tokens_of_text
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
+from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens_text, resource_lines
+from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.dataset import (
     TOKENS,
     Inputs,
@@ -135,8 +136,8 @@ def command(
     ):
         columns = replace(columns, resources=tuple(Resource.parse(text) for text in resources))
         if tokenizer is not None:
-            refused = "--dry-run" if dry_run else "--format seqpack" if layout == "seqpack" else None
-            if refused is not None:
+            if dry_run or layout == "seqpack":
+                refused = "--dry-run" if dry_run else "--format seqpack"
                 raise click.UsageError(f"{refused} goes without --tokenizer: tokenize first, then prepare the tokens.")
             place = Place(output, overwrite, append)
             result: Manifest | DryRun = _prepare_text(sources, tokenizer, plan, columns, grouping, execution, place)
@@ -223,8 +224,8 @@ def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length
 def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: float) -> None:
     """Prints the facts of the folder that was written, and the next command."""
     click.echo(stats_of(manifest, _templates(output, layout)))
-    if real := real_tokens(manifest):
-        click.echo(f"real tokens  {real}")
+    if text := real_tokens_text(manifest):
+        click.echo(f"real tokens  {text}")
     if manifest.groups is not None and manifest.is_grouped:
         click.echo(groups_line(manifest.groups, manifest.num_sequences))
     for line in resource_lines(manifest):
@@ -248,10 +249,10 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
     if manifest.version > 1:
         click.echo(f"version      {manifest.version}; packhorse inspect {shlex.quote(str(output))} lists the others")
     if manifest.inputs is not None and manifest.inputs.tokens is not None:
-        words = "shared_prefix='tree'" if manifest.shares_prefixes else ""
+        options = "shared_prefix='tree'" if manifest.shares_prefixes else ""
         if manifest.options.extra_tokens < 0:
-            words = "shift_labels=True"
-        form = f", batch=BatchFormat({words})" if words else ""
+            options = "shift_labels=True"
+        form = f", batch=BatchFormat({options})" if options else ""
         click.echo(f"train        create_packed_dataloader({str(output)!r}, batch_size=8{form})")
     click.echo(f"next         packhorse serve --data-root {shlex.quote(str(output.resolve().parent))}")
 
@@ -259,5 +260,6 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
 def _templates(output: Path, layout: Layout) -> Counter[Template]:
     """Reads the plan that was just written, in either layout."""
     if layout == "seqpack":
-        return load_seqpack_layout(output)[2]
+        _manifest, _counts, templates, _pools = load_seqpack_layout(output)
+        return templates
     return open_prepared(output, check_pool=False).templates

@@ -91,7 +91,7 @@ def command(
 
     if is_check and (ids or ids_file is not None):
         raise click.UsageError("--check looks at the file as it is; leave --ids and --ids-file out")
-    if not is_check and (not ids) == (ids_file is None):
+    if not is_check and bool(ids) == (ids_file is not None):  # both or neither
         raise click.UsageError("give --ids or --ids-file, one of them")
     if (seed is None) != (from_position is None):
         raise click.UsageError("--seed and --from-position belong together; give both")
@@ -113,7 +113,7 @@ def command(
     )
 
     def check(file: TakedownFile) -> None:
-        put_together(served, (file,))  # refuses an unknown component
+        put_together(served, (file,))  # raises if the file does not fit what is served
         if len(missing := unknown_names(served, redaction)):
             raise ValueError(f"{component or name} has no {missing}; `packhorse show --step` lists the ids of a step")
 

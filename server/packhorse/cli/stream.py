@@ -31,7 +31,7 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
     where each piece begins in its sequence. With --with-tokens it has the tokens of each sequence, and the loss_mask if
     there is one.
     """
-    left = limit
+    num_left = limit
     with (
         asking_for(target, timeout_seconds, dataset) as (client, name),
         client.stream_bins(name, **options) as stream,
@@ -44,7 +44,7 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
                 for slot in range(stretch.batch_size)
             )
             for (step, slot), facts in zip(slots, facts_of_bins(block, stream.header), strict=True):
-                if left == 0:
+                if num_left == 0:
                     return
                 click.echo(json.dumps({"step": step, "slot": slot, **facts}))
-                left = None if left is None else left - 1
+                num_left = None if num_left is None else num_left - 1

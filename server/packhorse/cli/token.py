@@ -2,12 +2,16 @@
 
 import errno
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 
 from packhorse.server.access.bearer_tokens import METHODS, NAMED, Grant, TokenFile, hash_of, new_token, parse_time
+
+_DAYS = re.compile(r"(\d{1,5})d")
+"""--expires in days from now; more digits would be beyond the last year of a datetime."""
 
 
 @click.group("token")
@@ -62,8 +66,8 @@ def _end(expires: str) -> datetime | None:
     """Returns the time that --expires gives: days from now (90d), a time, or None for never."""
     if expires == "never":
         return None
-    if expires.removesuffix("d").isdecimal() and expires.endswith("d") and len(expires) <= 6:
-        return datetime.now(UTC).replace(microsecond=0) + timedelta(days=int(expires.removesuffix("d")))
+    if days := _DAYS.fullmatch(expires):
+        return datetime.now(UTC).replace(microsecond=0) + timedelta(days=int(days[1]))
     return parse_time(expires)
 
 

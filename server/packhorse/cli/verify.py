@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.options import store_timeout_option
+from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.cli.shared.tokens import open_tokens
 from packhorse.dataset import (
     LengthReport,
@@ -104,10 +104,9 @@ def command(
                 result.wrong = [str(error)]
             if tokens is not None and result.manifest is not None and not result.wrong:
                 result.lengths = _compare_lengths(path, result.manifest, tokens, id_column, sample, workers, progress)
-                result.wrong += _what_differs(
-                    result.lengths, result.manifest, tokens, id_column, is_current=path == folder
-                )
-                result.are_tokens_compared = _has_fingerprint(result.manifest, tokens, id_column)
+                held = _open_source(tokens, id_column).num_sequences
+                result.wrong += _what_differs(result.lengths, result.manifest, tokens, held, is_current=path == folder)
+                result.are_tokens_compared = _has_fingerprint(result.manifest, held)
                 if result.are_tokens_compared and not result.wrong:
                     result.wrong += _what_differs_in_tokens(result.manifest, tokens)
     if as_json:
@@ -209,9 +208,17 @@ def _compare_lengths(
 
 
 def _what_differs(
-    lengths: LengthReport, manifest: Manifest, tokens: str, id_column: str | None, *, is_current: bool
+    lengths: LengthReport, manifest: Manifest, tokens: str, held: int | None, *, is_current: bool
 ) -> Iterator[str]:
-    """Yields a sentence for each difference. A token source may have more sequences than an old version had."""
+    """Yields a sentence for each difference.
+
+    Args:
+        lengths: the comparison of lengths.
+        manifest: of the version.
+        tokens: the token source's path.
+        held: the number of sequences in the token source; None if it is not known.
+        is_current: whether this is the newest version; for an older one the token source may have more sequences.
+    """
     yield from (difference.why for difference in lengths.first)
     more = lengths.differing - len(lengths.first)
     if more > 0:
@@ -223,23 +230,21 @@ def _what_differs(
             f"the sequences have {lengths.tokens:,} tokens together, and had {manifest.own_tokens:,} when they were "
             "planned; their rooms are the same"
         )
-    held = _open_source(tokens, id_column).num_sequences
     if manifest.inputs is None or held is None:
         return
     if held < manifest.inputs.rows or (is_current and held > manifest.inputs.rows):
         yield f"{tokens} holds {held:,} sequences, and the dataset was prepared from {manifest.inputs.rows:,}"
 
 
-def _has_fingerprint(manifest: Manifest, tokens: str, id_column: str | None) -> bool:
-    """Whether the manifest has a fingerprint of tokens, and of as many sequences as the token source has."""
+def _has_fingerprint(manifest: Manifest, held: int | None) -> bool:
+    """Returns whether the manifest has a fingerprint of tokens, and of as many sequences as the token source has."""
     inputs = manifest.inputs
-    num_sequences = _open_source(tokens, id_column).num_sequences
-    return inputs is not None and inputs.tokens is not None and num_sequences == inputs.rows
+    return inputs is not None and inputs.tokens is not None and inputs.rows == held
 
 
 def _what_differs_in_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
     """Yields a sentence if the tokens differ from those that the dataset was prepared from."""
-    source = _open_source(tokens)
+    source = _open_source(tokens)  # without a column of ids: a fingerprint is of rows
     assert manifest.inputs is not None
     assert manifest.inputs.tokens is not None
     if tokens_fingerprint(source.read, manifest.inputs.rows) != manifest.inputs.tokens.fingerprint:

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.options import dataset_argument, run_options, target_option
 from packhorse.cli.shared.service import asking_for, timeout_option
+from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.export.files import FILE_FORMATS, export_epoch
 from packhorse.jobs import show_progress
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from packhorse.analysis.counts import rule_of
 from packhorse.analysis.report import DatasetReport
-from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
+from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens_text, resource_lines
 from packhorse.dataset import Inputs, Manifest, Version, versions_of
 from packhorse.formats.left_out import left_out_text
 from packhorse.types import skipped_text
@@ -19,7 +19,7 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
     manifest, dataset = report.dataset.manifest, report.dataset
     yield f"{dataset.name}  {manifest.digest}"
     yield repr(report.stats)
-    if real := real_tokens(manifest):
+    if real := real_tokens_text(manifest):
         yield f"real tokens: {real}"
     rooms = dataset.plan.rooms
     measured = "rooms of groups" if dataset.has_groups else "lengths" if rule_of(dataset).is_plain else "rooms"

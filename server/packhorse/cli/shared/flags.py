@@ -58,8 +58,8 @@ def flags_of(
     """
     names, choices = names or {}, choices or {}
     hints, texts = get_type_hints(kind), field_texts(kind)
-    own = {each.name: each for each in fields(kind) if each.init and each.name not in leave_out}
-    flag_of = {name: names.get(name, name) for name in own}
+    flagged = {each.name: each for each in fields(kind) if each.init and each.name not in leave_out}
+    flag_of = {name: names.get(name, name) for name in flagged}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the command with the flags."""
@@ -68,7 +68,7 @@ def flags_of(
         def with_object(*arguments: Any, **options: Any) -> Any:
             """Runs the command with the object that is made of the flags' values."""
             given = {name: options.pop(flag) for name, flag in flag_of.items()}
-            is_left_out = is_optional and all(given[name] == own[name].default for name in own)
+            is_left_out = is_optional and all(given[name] == flagged[name].default for name in flagged)
             try:
                 made = None if is_left_out else kind(**given)
             except ValueError as error:
@@ -78,11 +78,11 @@ def flags_of(
             return command(*arguments, **options, **{argument: made})
 
         decorated: Callable[..., Any] = with_object
-        for name in reversed(own):  # as decorators, the last of which click shows first
+        for name in reversed(flagged):  # as decorators, the last of which click shows first
             text = texts[name]
             for field, flag in flag_of.items():  # a docstring names other fields, the help their flags
                 text = text.replace(f"`{field}`", f"--{flag.replace('_', '-')}")
-            option = _option(flag_of[name], own[name].default, hints[name], choices.get(name), text)
+            option = _option(flag_of[name], flagged[name].default, hints[name], choices.get(name), text)
             decorated = option(decorated)
             # The names by which `in_flags` finds this flag for a message of the library.
             decorated.__click_params__[-1].fields = (name, f"{argument}.{name}")  # type: ignore[attr-defined]
@@ -112,10 +112,14 @@ def _option(
         choices = list(get_args(hint))
     elif isinstance(hint, type) and issubclass(hint, StrEnum):
         choices, default = [each.value for each in hint], default.value
-    kind: Any = click.Choice(choices) if choices else hint if hint in (int, float) else str
+    value_type: Any = str
+    if choices:
+        value_type = click.Choice(choices)
+    elif hint in (int, float):
+        value_type = hint
     return click.option(
         *names,
-        type=kind,
+        type=value_type,
         required=default is MISSING,
         default=None if default is MISSING else default,
         show_default=default not in (MISSING, None),

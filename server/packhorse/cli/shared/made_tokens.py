@@ -73,26 +73,27 @@ def tokens_of_text(
         ValueError: the options of the plan contradict each other; raised before any token is made.
         FileExistsError: something is at the output already, which `place` does not let it replace or append to.
     """
-    before = _check(sources, plan, columns, grouping, place)
+    old_index = _check(sources, plan, columns, grouping, place)
     output = place.output.resolve()
     folder = output.with_name(f".{output.name}.tokens")
     tokens, record = folder / "tokens" / output.name, folder / _RECORD
     arguments = [each for source in sources for each in ("--input", source)] + list(options)
-    arguments += _shared(columns, execution)
-    request = {"arguments": arguments, "files": _files_now([*arguments, *map(str, filter(None, [before]))])}
+    arguments += _options_of_both(columns, execution)
+    read = arguments if old_index is None else [*arguments, str(old_index)]
+    request = {"arguments": arguments, "files": _files_now(read)}
     made = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
-    if made is not None and request["files"] is not None and {name: made[name] for name in request} == request:
+    if made is not None and request["files"] is not None and request.items() <= made.items():
         click.echo("tokens       those of the call before: neither its options nor a file has changed")
     else:
         flags = ["--resume"] if execution.resume else []
         flags += ["--overwrite"] if place.overwrite or made is not None else []
         tokens.parent.mkdir(parents=True, exist_ok=True)
         record.unlink(missing_ok=True)
-        made = {**request, "sequences_per_row": _tokenize([*arguments, *flags], tokens, before)}
+        made = {**request, "sequences_per_row": _tokenize([*arguments, *flags], tokens, old_index)}
         record.write_text(json.dumps(made), encoding="utf-8")
-    size = made["sequences_per_row"]
+    group_size = made["sequences_per_row"]
     try:
-        yield MadeTokens(f"{tokens}.idx", Grouping(size=size) if size > 1 else None)
+        yield MadeTokens(f"{tokens}.idx", Grouping(size=group_size) if group_size > 1 else None)
     except BaseException:
         if click.get_current_context().info_name == "prepare":  # `inspect` takes the folder away
             click.echo(
@@ -118,37 +119,37 @@ def _check(
     check_plan(plan, grouping, appends_to=dataset)
     refuse_holding(place.output, [Path(source) for source in sources if not is_url(source)])
     if dataset is not None:
-        return _tokens_before(dataset)
+        return _index_of_tokens(dataset)
     refuse_output(place.output, overwrite=place.overwrite)
     return None
 
 
-def _tokenize(arguments: list[str], output: Path, before: Path | None) -> int:
-    """Runs `tokenize`, and appends its tokens to those `before`; returns how many sequences it makes of each row."""
-    if before is None:
+def _tokenize(arguments: list[str], output: Path, old_index: Path | None) -> int:
+    """Runs `tokenize`, which appends to the tokens of `old_index`; returns how many sequences it makes of each row."""
+    if old_index is None:
         return _run_tokenize([*arguments, "--output", str(output)])
     new = output.parent.parent / "new" / output.name
     new.parent.mkdir(exist_ok=True)
     sequences_per_row = _run_tokenize([*arguments, "--output", str(new)])
-    joined = ["--input", str(before), "--input", f"{new}.idx", "--output", str(output)]
+    joined = ["--input", str(old_index), "--input", f"{new}.idx", "--output", str(output)]
     _run_tokenize([*joined, "--overwrite"])
     shutil.rmtree(new.parent)
     return sequences_per_row
 
 
-def _tokens_before(before: PreparedDataset) -> Path:
-    """Returns the path of the tokens' index that a dataset's folder contains, to which new tokens are added."""
-    inputs = before.manifest.inputs
-    path = None if inputs is None or inputs.tokens is None else before.path / inputs.tokens.path
+def _index_of_tokens(dataset: PreparedDataset) -> Path:
+    """Returns the path of the index of the tokens that a dataset's folder holds; a UsageError if it holds none."""
+    inputs = dataset.manifest.inputs
+    path = None if inputs is None or inputs.tokens is None else dataset.path / inputs.tokens.path
     if path is None or not path.is_file():
         raise click.UsageError(
-            f"--append with --tokenizer needs the tokens of {before.path}, which does not hold them: tokenize the new "
+            f"--append with --tokenizer needs the tokens of {dataset.path}, which does not hold them: tokenize the new "
             "text yourself, and append the tokens."
         )
     return path
 
 
-def _shared(columns: InputColumns, execution: Execution) -> list[str]:
+def _options_of_both(columns: InputColumns, execution: Execution) -> list[str]:
     """Returns the options that prepare and tokenize both have, as arguments of tokenize."""
     given = {
         "--id-column": columns.id,

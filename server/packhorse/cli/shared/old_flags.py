@@ -24,7 +24,7 @@ def old_flag(
         instead: the flag's new name, which the command has as well.
         options: further arguments of `click.option`, such as `is_flag=True`.
     """
-    found = declare(f"{command} {old}", since=since, removed=removed, instead=instead)
+    deprecation = declare(f"{command} {old}", since=since, removed=removed, instead=instead)
 
     def hand_over(context: click.Context, option: click.Parameter, value: Any) -> None:
         """Makes the old flag's value the default of the new flag, and warns."""
@@ -33,7 +33,7 @@ def old_flag(
         new = next(each for each in context.command.params if instead in each.opts)
         if new.resolve_envvar_value(context) is not None:  # a variable would come before a default
             raise click.UsageError(f"{old} is now {instead}: give that, as an environment variable gives another value")
-        click.echo(f"Warning: {found}", err=True)
+        click.echo(f"Warning: {deprecation}", err=True)
         context.default_map = {**(context.default_map or {}), str(new.name): value}
 
     return click.option(

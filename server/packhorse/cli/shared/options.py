@@ -32,12 +32,16 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+_LONGEST_WAIT_SECONDS = 1e9
+"""About thirty years; sockets and gRPC accept no infinite time."""
+
+
 class Wait(Seconds):
-    """A time to wait for an answer: `inf` becomes thirty years, the longest that sockets and gRPC accept."""
+    """A time to wait for an answer: `inf` becomes the longest that sockets and gRPC accept."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Returns the number of seconds, at most 1e9."""
-        return min(super().convert(value, param, ctx), 1e9)
+        """Returns the number of seconds, at most `_LONGEST_WAIT_SECONDS`."""
+        return min(super().convert(value, param, ctx), _LONGEST_WAIT_SECONDS)
 
 
 def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **options: Any) -> Callable[..., Any]:

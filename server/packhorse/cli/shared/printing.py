@@ -1,6 +1,6 @@
-"""How commands print: the console, and tables.
+"""How commands print: the console, tables, and the shape of a run.
 
-Owns how a table is laid out, also if it is too wide for the terminal. Leaves every figure to `packhorse.analysis`.
+Owns how a table is laid out, also if it is too wide for the terminal. Leaves other figures to `packhorse.analysis`.
 """
 
 import sys
@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
+
+from packhorse.topology.checks import counted
 
 _WIDTH_IN_FILES = 1_000_000
 """Columns of a console that prints to a file or a pipe: so many that a table is as wide as its cells, and digests and
@@ -52,16 +54,16 @@ class OutputConsole(Console):
             return table
         cells = [[column.header, *column.cells] for column in table.columns]
         needs = [[Measurement.get(self, self.options, cell) for cell in column] for column in cells]
-        least = [max(need.minimum for need in column) for column in needs]  # of the longest word
+        least_widths = [max(need.minimum for need in column) for column in needs]  # of the longest word
         widths = [max(need.maximum for need in column) for column in needs]  # of the longest cell
         num_gaps = max(1, len(widths) - 1)
-        gap = min(2, (self.width - sum(least)) // num_gaps)
+        gap = min(2, (self.width - sum(least_widths)) // num_gaps)
         if gap < 1 and table.show_header:
             return _records(table, cells)
-        left = self.width - gap * num_gaps
+        width_of_cells = self.width - gap * num_gaps
         # Takes single characters from the widest column that can still wrap, until the columns fit.
-        while sum(widths) > left and widths != least:
-            widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+        while sum(widths) > width_of_cells and widths != least_widths:
+            widest = max(range(len(widths)), key=lambda i: (widths[i] > least_widths[i], widths[i]))
             widths[widest] -= 1
         table.box, table.pad_edge, table.padding = None, False, (0, gap, 0, 0)
         for column, width in zip(table.columns, widths, strict=True):
@@ -122,3 +124,8 @@ def facts_table(facts: Mapping[str, str]) -> Table:
     for name, value in facts.items():
         made.add_row(name, value)
     return made
+
+
+def streams_shape(world_size: int, workers_per_rank: int) -> str:
+    """Returns the streams of a run: "2 ranks × 4 workers"."""
+    return f"{counted(world_size, 'rank')} × {counted(workers_per_rank, 'worker')}"

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from packhorse.storage import read_text
 
 _PROFILES_VARIABLE = "PACKHORSE_PROFILES"
-_PROFILES = "~/.config/packhorse/profiles.toml"
+_DEFAULT_FILE = "~/.config/packhorse/profiles.toml"
 _PATHS = ("ca", "cert", "key", "token_file")
 """Keys of a profile whose values are paths."""
 ACCESS_KEYS = (*_PATHS, "insecure")
@@ -54,7 +54,7 @@ def read_profile(name: str) -> dict[str, Any]:
     Raises:
         click.UsageError: the file, the profile or a key is missing or wrong; the message names it.
     """
-    path = Path(os.environ.get(_PROFILES_VARIABLE) or _PROFILES).expanduser()
+    path = Path(os.environ.get(_PROFILES_VARIABLE) or _DEFAULT_FILE).expanduser()
     try:
         profiles = tomllib.loads(read_text(path))
     except FileNotFoundError:
@@ -70,8 +70,8 @@ def read_profile(name: str) -> dict[str, Any]:
         raise click.UsageError(f"{path} has no profile {name!r}; it has {known}")
     for key, value in profile.items():
         _check_profile_key(path, name, key, value)
-    beside = {key: str(path.parent / Path(profile[key]).expanduser()) for key in _PATHS if key in profile}
-    return {**profile, **beside}
+    paths = {key: str(path.parent / Path(profile[key]).expanduser()) for key in _PATHS if key in profile}
+    return {**profile, **paths}
 
 
 def _check_profile_key(path: Path, name: str, key: str, value: object) -> None:
@@ -81,7 +81,8 @@ def _check_profile_key(path: Path, name: str, key: str, value: object) -> None:
         near = get_close_matches(key, _PROFILE_TYPES, 1)
         meant = f"did you mean {near[0]}?" if near else f"a profile has {', '.join(_PROFILE_TYPES)}"
         raise click.UsageError(f"{where} has the key {key!r}; {meant}")
-    if not isinstance(value, _PROFILE_TYPES[key]) or (isinstance(value, bool) and key != "insecure"):
+    is_bool = isinstance(value, bool)  # a bool is an int too, but no number of seconds
+    if not isinstance(value, _PROFILE_TYPES[key]) or (is_bool and key != "insecure"):
         wanted = {"insecure": "true or false", "timeout_seconds": "a number of seconds"}.get(key, "text")
         raise click.UsageError(f"{where} {key} must be {wanted}, got {value!r}")
 

@@ -32,8 +32,8 @@ def groups_line(groups: GroupRecord, num_sequences: int) -> str:
 
 def resource_lines(manifest: Manifest) -> Iterator[str]:
     """Yields a line for each resource: how much of it all sequences need, and how full bins are."""
+    item = "group" if manifest.is_grouped else "sequence"
     for each in manifest.resources:
-        item = "group" if manifest.is_grouped else "sequence"
         full = f"; bins are {each.total / (each.cap * manifest.num_bins):.2%} full of {each.cap:,}" if each.cap else ""
         yield f"{each.name}: {each.total:,} of column {each.column!r}, at most {each.most:,} a {item}{full}"
 
@@ -43,8 +43,8 @@ def keys_text(keys: KeyRecord) -> str:
     return f"{keys.num_keys:,} of column {keys.column!r}, {keys.num_bytes:,} bytes"
 
 
-def real_tokens(manifest: Manifest) -> str:
-    """Returns a plan's efficiency in sequences' own tokens; empty if rooms are as large as their sequences."""
+def real_tokens_text(manifest: Manifest) -> str:
+    """Returns how full bins are of sequences' own tokens; empty if rooms are as large as their sequences."""
     if manifest.own_tokens == manifest.total_tokens:
         return ""
     if manifest.options.extra_tokens < 0:

@@ -17,11 +17,10 @@ from packhorse.cli.shared.options import remote_timeout_option
 from packhorse.cli.shared.profiles import ACCESS_KEYS, PROFILE
 from packhorse.client import Access, Client, RetryPolicy, connect
 from packhorse.client.errors import ServerUnavailableError
-from packhorse.topology.checks import counted
 
 _CLEAR_LINE = "\r\x1b[2K"
+# As in packhorse.dataset; repeated here, so that asking a server imports nothing that opens folders.
 _MANIFEST, _MIXTURE_SUFFIX = "manifest.json", ".mixture.toml"
-# Repeated here, so that asking a server imports nothing that opens folders.
 
 
 def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,8 +78,8 @@ def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iter
     elif path.name.endswith(_MIXTURE_SUFFIX) and path.is_file():
         target, dataset = f"embedded:{path.parent}", path.name.removesuffix(_MIXTURE_SUFFIX)
     elif is_path(dataset):
-        is_there = f"is not a prepared folder: it has no {_MANIFEST}" if path.is_dir() else "is not a folder"
-        raise click.ClickException(f"{dataset} {is_there}; `packhorse prepare` writes one")
+        why = f"is not a prepared folder: it has no {_MANIFEST}" if path.is_dir() else "is not a folder"
+        raise click.ClickException(f"{dataset} {why}; `packhorse prepare` writes one")
     with asking(target, timeout_seconds) as client:
         try:
             client.get_dataset(dataset)
@@ -92,12 +91,12 @@ def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iter
 
 
 def is_path(dataset: str) -> bool:
-    """Whether an argument is a path, which cannot be the name of a dataset at a server."""
+    """Returns whether an argument is a path, which cannot be the name of a dataset at a server."""
     return os.sep in dataset
 
 
 def _is_target_named() -> bool:
-    """Whether the command line, the environment or a profile names the server."""
+    """Returns whether the command line, the environment or a profile names the server."""
     context = click.get_current_context()
     is_default = context.get_parameter_source("target") is ParameterSource.DEFAULT
     return not is_default or "target" in context.meta.get(PROFILE, {})
@@ -131,13 +130,8 @@ class _StatusLine(logging.Handler):
 
 
 def check_one_server(target: str) -> None:
-    """Raises a UsageError if the target is no server, or several."""
+    """Raises a UsageError if the target is an embedded folder or several servers."""
     if target.startswith("embedded:"):
         raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")
     if not target.startswith("unix:") and "," in target:
         raise click.UsageError("--target names several servers; ask each of them")
-
-
-def streams_shape(world_size: int, workers_per_rank: int) -> str:
-    """Returns the streams of a run: "2 ranks × 4 workers"."""
-    return f"{counted(world_size, 'rank')} × {counted(workers_per_rank, 'worker')}"

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from packhorse.analysis import dataset_report
 from packhorse.analysis.plots import save_plot
-from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.printing import output_console, table
+from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.client import connect
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.demo.corpus import python_corpus
