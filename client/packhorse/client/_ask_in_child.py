@@ -1,6 +1,6 @@
-"""A question to a server that a child process asks: `ask_in_child`. This process then uses no gRPC, and may fork.
+"""`ask_in_child`: a child process asks a server a question, so that this process uses no gRPC, and may fork.
 
-Leaves which questions are asked so to `connecting`.
+Leaves the questions to `connecting`.
 """
 
 import os

@@ -53,7 +53,8 @@ from packhorse.wire import WIRE_VERSION, get_bins_context
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
-_Answer = TypeVar("_Answer")
+_Read = TypeVar("_Read")
+"""What is made of a response."""
 
 Weight = int | float | str | Decimal
 """A component's weight, taken as it is written in decimals: 0.7 is 7/10."""
@@ -68,8 +69,8 @@ DEFAULT_TOPOLOGY = Topology()
 class Client:
     """The service's methods. Made by `connect`; safe to keep across a fork, and usable in a `with` statement.
 
-    `stream_bins`, `get_bins` and `locate` read prepared datasets; `pack_sequences` and `pack_stream` pack lengths
-    without a dataset, all at once or as they arrive.
+    In this order: `list_datasets` to `append_stage` tell of datasets and change mixtures; `stream_bins` to `keys` read
+    prepared datasets; `pack_sequences` and `pack_stream` pack lengths without a dataset, all at once or as they arrive.
 
     All later answers about a dataset must have the digest of the first one: if replicas serve different data under one
     name, or a folder is replaced, a client never mixes them. It keeps reading the version that it began with if the
@@ -97,7 +98,7 @@ class Client:
             ...     sorted(info.name for info in client.list_datasets())[0]
             'corpus'
         """
-        answer = self._answer(LIST_DATASETS, pb.ListDatasetsRequest())
+        answer = self._ask(LIST_DATASETS, pb.ListDatasetsRequest())
         return [DatasetInfo.from_proto(dataset) for dataset in answer.datasets]
 
     def get_dataset(self, name: str) -> DatasetInfo:
@@ -109,9 +110,8 @@ class Client:
             ...     client.get_dataset("corpus").max_seq_len
             8
         """
-        bound = self._one_dataset.digest_of(name) if isinstance(name, str) else ""
-        request = message(pb.GetDatasetRequest, name=name, dataset_digest=bound)
-        info = DatasetInfo.from_proto(self._answer(GET_DATASET, request).dataset)
+        request = message(pb.GetDatasetRequest, name=name, dataset_digest=self._bound_digest(name))
+        info = DatasetInfo.from_proto(self._ask(GET_DATASET, request).dataset)
         self._one_dataset.bind(name, info.digest, may_change=bool(info.stages))
         return info
 
@@ -188,7 +188,7 @@ class Client:
             by=by,
             replace=replace,
         )
-        return DatasetInfo.from_proto(self._answer(APPEND_STAGE, request).dataset)
+        return DatasetInfo.from_proto(self._ask(APPEND_STAGE, request).dataset)
 
     def stream_bins(
         self,
@@ -245,7 +245,7 @@ class Client:
             skip=skip_message(skip),
             first_step=first_step,
             expected_digest=expected_digest,
-            dataset_digest=self._bound(dataset, expected_digest),
+            dataset_digest=self._bound_digest(dataset, expected_digest),
             run_id=run_id_of(),
             wire_version=WIRE_VERSION,
             with_tokens=with_tokens,
@@ -344,12 +344,12 @@ class Client:
             expected_digest=expected_digest,
             wire_version=WIRE_VERSION,
             is_whole=is_whole,
-            dataset_digest=self._bound(dataset, expected_digest),
+            dataset_digest=self._bound_digest(dataset, expected_digest),
             with_tokens=with_tokens,
         )
 
         def read(answer: pb.GetBinsResponse) -> BinBlock:
-            """Decodes and checks the answer; with_retries asks again if this raises DamagedAnswerError."""
+            """Decodes and checks the answer; `with_retries` asks again if this raises a DamagedAnswerError."""
             context = get_bins_context(request, answer.digest, answer.id_type)
             wanted = np.array(request.positions, dtype=np.int64)
             tokens = tokens_of_answer(answer, is_wanted=with_tokens)
@@ -358,7 +358,7 @@ class Client:
                 self._one_dataset.bind(dataset, answer.digest, may_change=True)  # it may be a mixture's
             return block
 
-        return self._answer_read_by(GET_BINS, request, read)
+        return self._ask_and_read(GET_BINS, request, read)
 
     def locate(
         self,
@@ -405,7 +405,7 @@ class Client:
             topology=None if topology is None else topology_message(topology),
             skip=skip_message(skip),
             expected_digest=expected_digest,
-            dataset_digest=self._bound(dataset, expected_digest),
+            dataset_digest=self._bound_digest(dataset, expected_digest),
         )
 
         def read(answer: pb.LocateSequencesResponse) -> list[SequenceLocation]:
@@ -414,11 +414,7 @@ class Client:
                 self._one_dataset.bind(dataset, answer.digest, may_change=True)
             return locations
 
-        return self._answer_read_by(LOCATE_SEQUENCES, request, read)
-
-    def _bound(self, dataset: str, expected_digest: str) -> str:
-        """Returns the digest that a request names as the dataset's; empty if the caller gave an `expected_digest`."""
-        return "" if expected_digest or not isinstance(dataset, str) else self._one_dataset.digest_of(dataset)
+        return self._ask_and_read(LOCATE_SEQUENCES, request, read)
 
     def keys(self, dataset: str, ids: Iterable[int], *, component: str = "") -> list[str]:
         """Returns the keys of ids, such as URLs.
@@ -445,11 +441,6 @@ class Client:
                 if location.component == component:
                     key_of[location.id] = location.key
         return [key_of.get(each, "") for each in wanted]
-
-    @property
-    def target(self) -> str:
-        """The target that `connect` was given."""
-        return self._connection.target
 
     def pack_sequences(
         self,
@@ -519,7 +510,7 @@ class Client:
             extra_tokens=extra_tokens,
         )
 
-        return self._answer_read_by(PACK_SEQUENCES, request, lambda answer: read_packing(answer, request))
+        return self._ask_and_read(PACK_SEQUENCES, request, lambda answer: read_packing(answer, request))
 
     def pack_stream(
         self,
@@ -575,7 +566,7 @@ class Client:
             InvalidRequestError: a number does not fit the protocol. The service refuses other errors at the first
                 `send`.
         """
-        stale = max_staleness if isinstance(max_staleness, Staleness) else Staleness(max_staleness)
+        staleness = max_staleness if isinstance(max_staleness, Staleness) else Staleness(max_staleness)
         options = message(
             pb.PackStreamOptions,
             within="options.",
@@ -591,16 +582,27 @@ class Client:
             extra_tokens=extra_tokens,
             wire_version=WIRE_VERSION,
             budgets=budget_messages({name: ((), cap) for name, cap in dict(resources).items()}),
-            max_staleness=stale.max_versions,
-            evict_groups=stale.evict == "group",
-            separate_versions=stale.separate_versions,
+            max_staleness=staleness.max_versions,
+            evict_groups=staleness.evict == "group",
+            separate_versions=staleness.separate_versions,
         )
         return PackStream(self._transport, options, self._retry)
+
+    @property
+    def target(self) -> str:
+        """The target that `connect` was given."""
+        return self._connection.target
 
     def close(self) -> None:
         """Closes the connections. Later calls fail, and so do calls that other threads are waiting for."""
         self._connection.close()
         self._is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.target}>"
@@ -612,21 +614,20 @@ class Client:
             raise PackhorseError(f"this client of {self.target} is closed; connect again")
         return self._connection
 
-    def _answer(self, method: Method[_Request, _Response], request: _Request) -> _Response:
-        return self._answer_read_by(method, request, lambda answer: answer)
+    def _bound_digest(self, dataset: str, expected_digest: str = "") -> str:
+        """Returns the digest that a request names as the dataset's; empty if the caller gave an `expected_digest`."""
+        return "" if expected_digest or not isinstance(dataset, str) else self._one_dataset.digest_of(dataset)
 
-    def _answer_read_by(
-        self, method: Method[_Request, _Response], request: _Request, read: Callable[[_Response], _Answer]
-    ) -> _Answer:
+    def _ask(self, method: Method[_Request, _Response], request: _Request) -> _Response:
+        """Returns the answer to a request; asks again after a transient failure."""
+        return self._ask_and_read(method, request, lambda answer: answer)
+
+    def _ask_and_read(
+        self, method: Method[_Request, _Response], request: _Request, read: Callable[[_Response], _Read]
+    ) -> _Read:
         """Returns `read(answer)`; asks again after a transient failure, or if `read` finds the answer damaged."""
         return with_retries(
             self._retry,
             lambda seconds: read(self._transport.answer(method, request, seconds)),
             has_answered=lambda: self._transport.has_answered,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()

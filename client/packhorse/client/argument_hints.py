@@ -49,15 +49,13 @@ def with_hints(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
         """Calls the function, after checking the names of the keyword arguments."""
         for word in words:
             if word not in known:
-                near = get_close_matches(word, known, n=1)
-                hint = (
-                    f"did you mean {near[0]}=?"
-                    if near
-                    else f"it has {', '.join(name for name in known if name != 'self')}"
+                hint = f"it has {', '.join(name for name in known if name != 'self')}"
+                if near := get_close_matches(word, known, n=1):
+                    hint = f"did you mean {near[0]}=?"
+                callee = function.__qualname__.removesuffix(".__init__")
+                raise TypeError(
+                    f"{callee} got an unexpected keyword argument {word!r}: {_OF_DATALOADER.get(word, hint)}"
                 )
-                hint = _OF_DATALOADER.get(word, hint)
-                name = function.__qualname__.removesuffix(".__init__")
-                raise TypeError(f"{name} got an unexpected keyword argument {word!r}: {hint}")
         return function(*args, **words)
 
     return call

@@ -88,7 +88,8 @@ def open_client(
 ) -> Client:
     """Returns a client, as `connect` does, of arguments that are already an Access and a RetryPolicy."""
     given = [*access.given, *(["credentials"] if credentials is not None else [])]
-    if given and not (isinstance(target, str) and not target.startswith(PREFIX)):
+    is_server = isinstance(target, str) and not target.startswith(PREFIX)
+    if given and not is_server:
         raise ValueError(f"{given[0]} is for a server, and {shortened(target)} has none; leave it out")
     transport: Transport
     if isinstance(target, MemoryDatasets):

@@ -1,4 +1,4 @@
-"""`cost_linear_of`: a model's cost of a token without attention, in units of attention's cost of a pair of tokens."""
+"""`cost_linear_of`: what a token costs a model without attention, in units of what attention costs for a pair."""
 
 from typing import Any
 
@@ -42,15 +42,15 @@ def cost_linear_of(model_or_config: Any) -> int:
     heads = _field(config, "num_attention_heads", "n_head", "num_heads")
     kv_heads = _optional(config, "num_key_value_heads") or heads
     head_size = _optional(config, "head_dim") or hidden // heads
-    pair = 2 * heads * (_query_size(config, head_size) + _value_size(config, head_size))
-    weights = layers * _attention_weights(config, hidden, heads, kv_heads, head_size)
-    weights += _feed_forward_weights(config, hidden, layers)
-    weights += hidden * (_optional(config, "vocab_size") or 0)
-    sliding, window = _sliding_layers(config, layers)
-    full = layers - sliding
-    if full == 0:
+    pair_flops = 2 * heads * (_query_size(config, head_size) + _value_size(config, head_size))  # in one layer
+    num_weights = layers * _attention_weights(config, hidden, heads, kv_heads, head_size)
+    num_weights += _feed_forward_weights(config, hidden, layers)
+    num_weights += hidden * (_optional(config, "vocab_size") or 0)
+    num_sliding, window_tokens = _sliding_layers(config, layers)
+    num_full = layers - num_sliding
+    if num_full == 0:
         return NO_QUADRATIC_PART
-    return round((2 * weights + sliding * window * pair) / (full * pair))
+    return round((2 * num_weights + num_sliding * window_tokens * pair_flops) / (num_full * pair_flops))
 
 
 def _attention_weights(config: Any, hidden: int, heads: int, kv_heads: int, head_size: int) -> int:
@@ -70,7 +70,7 @@ def _attention_weights(config: Any, hidden: int, heads: int, kv_heads: int, head
 def _feed_forward_weights(config: Any, hidden: int, layers: int) -> int:
     """Returns the number of feed-forward weights in all layers; of a mixture of experts, those that a token visits."""
     dense_size = _optional(config, "intermediate_size", "n_inner", "ffn_dim", "d_ff") or 4 * hidden
-    dense = hidden * dense_size * _matrices(config)
+    dense = hidden * dense_size * _num_matrices(config)
     experts = _optional(config, "num_local_experts", "num_experts", "n_routed_experts")
     visited = _optional(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
     if not experts or not visited:
@@ -78,12 +78,12 @@ def _feed_forward_weights(config: Any, hidden: int, layers: int) -> int:
     size = _optional(config, "moe_intermediate_size") or _field(config, "intermediate_size")
     shared = _optional(config, "n_shared_experts") or 0
     of_shared = _optional(config, "shared_expert_intermediate_size") or shared * size
-    sparse = hidden * (visited * size + of_shared) * _matrices(config) + hidden * experts
+    sparse = hidden * (visited * size + of_shared) * _num_matrices(config) + hidden * experts
     num_dense = min(_optional(config, "first_k_dense_replace") or 0, layers)
     return num_dense * dense + (layers - num_dense) * sparse
 
 
-def _matrices(config: Any) -> int:
+def _num_matrices(config: Any) -> int:
     """Returns the number of weight matrices in a feed-forward part: three if it is gated, two if it is plain."""
     name = str(_optional(config, "hidden_act", "activation_function", "hidden_activation") or "")
     gated = name in ("silu", "swish", "swiglu", "geglu") or "gated" in name

@@ -12,6 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.client.error_texts import shortened
 from packhorse.topology import checked_integer
 
+_MOST_TOKENS = 2**31 - 1
+"""The most tokens of a sequence or a bin: a length is an int32."""
+
 
 class MemoryDatasets:
     """Datasets from lengths in memory, to test a trainer: a target of `connect`, `PackedDataset` and others.
@@ -68,7 +71,7 @@ class MemoryDatasets:
             _checked_name(name): _lengths_of(name, given) for name, given in datasets.items()
         }
         self.options: dict[str, Any] = {
-            "max_seq_len": checked_integer("max_seq_len", max_seq_len, 1, 2**31 - 1),
+            "max_seq_len": checked_integer("max_seq_len", max_seq_len, 1, _MOST_TOKENS),
             "algorithm": algorithm,
             "over_length": over_length,
             "keep": keep,
@@ -103,7 +106,7 @@ def _lengths_of(name: str, given: Any) -> NDArray[np.int32]:
     items = list(given)
     try:
         sizes = [len(item) if hasattr(item, "__len__") else item for item in items]
-        lengths = [checked_integer("a length", size, 1, 2**31 - 1) for size in sizes]
+        lengths = [checked_integer("a length", size, 1, _MOST_TOKENS) for size in sizes]
     except (TypeError, ValueError) as error:
         raise ValueError(f"datasets[{name!r}] must be {wanted}: {error}") from None
     return np.array(lengths, dtype=np.int32)

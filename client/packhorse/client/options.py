@@ -1,7 +1,8 @@
 """Option objects: what a client reads, how it loads batches, and how it packs lengths on demand.
 
-Owns `Run`, `LoaderOptions` and `PackOptions`; the topology's classes are re-exported from `packhorse.topology`. Leaves
-a model's linear cost to `costs`, how a batch looks to `presets/batch_format`, and reaching servers to `connecting`.
+Owns `Run`, `LoaderOptions`, `PackOptions` and `Staleness`; the topology's classes are re-exported from
+`packhorse.topology`. Leaves a model's linear cost to `costs`, how a batch looks to `presets/batch_format`, and reaching
+servers to `connecting`.
 """
 
 from collections.abc import Mapping
@@ -111,10 +112,11 @@ class Run:
             epoch: the epoch of the stream.
             header: the stream's header, which says what the server has left out.
         """
-        wanted, left_out = self.skips(epoch).ranges, header.skipped.ranges
+        wanted = self.skips(epoch).ranges
         whole = header.num_bins + header.skipped.num_skipped
         for first, end in wanted:
-            if not any(first < other_end and other < end for other, other_end in left_out):
+            is_left_out = any(first < out_end and out_first < end for out_first, out_end in header.skipped.ranges)
+            if not is_left_out:
                 raise ValueError(
                     parameter("skip") + f" {first}:{end} is beyond the end of epoch {epoch}, which has {whole:,} bins"
                 )
@@ -185,34 +187,6 @@ class LoaderOptions:
             raise ValueError(f"multiprocessing_context must be one of {', '.join(methods)}, got {context!r}")
 
 
-def with_arguments(options: _Options, **arguments: Any) -> _Options:
-    """Returns options in which a function's own arguments replace the fields of the same names.
-
-    An argument that is None was not given, and changes nothing.
-
-    Example:
-        >>> with_arguments(Topology(world_size=8), balance="micro-step").balance
-        <Balance.MICRO_STEP: 'micro-step'>
-
-    Raises:
-        ValueError: something is given twice: as an argument, and in a field, which then differs from its default.
-    """
-    default = {each.name: each.default for each in fields(options)}
-    changes = {name: value for name, value in arguments.items() if value is not None}
-    for name, value in changes.items():
-        if (own := getattr(options, name)) != default[name]:
-            kind = type(options).__name__
-            raise ValueError(
-                f"{name} is given twice, as {shortened(value)} and in {kind}({name}={own!r}); give it once"
-            )
-    return replace(options, **changes) if changes else options
-
-
-def as_run(dataset: str | Run, seed: int | None = None) -> Run:
-    """Returns a Run with the seed, made of a bare name if need be; a ValueError if both the Run and `seed` give one."""
-    return with_arguments(dataset if isinstance(dataset, Run) else Run(dataset), seed=seed)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackOptions:
     """How `Client.pack_sequences`, `pack_rollouts` and `pack_pairs` pack lengths.
@@ -280,3 +254,31 @@ class Staleness:
 
 
 DEFAULT_PACKING = PackOptions()
+
+
+def with_arguments(options: _Options, **arguments: Any) -> _Options:
+    """Returns options in which a function's own arguments replace the fields of the same names.
+
+    An argument that is None was not given, and changes nothing.
+
+    Example:
+        >>> with_arguments(Topology(world_size=8), balance="micro-step").balance
+        <Balance.MICRO_STEP: 'micro-step'>
+
+    Raises:
+        ValueError: something is given twice: as an argument, and in a field, which then differs from its default.
+    """
+    default = {each.name: each.default for each in fields(options)}
+    changes = {name: value for name, value in arguments.items() if value is not None}
+    for name, value in changes.items():
+        if (own := getattr(options, name)) != default[name]:
+            kind = type(options).__name__
+            raise ValueError(
+                f"{name} is given twice, as {shortened(value)} and in {kind}({name}={own!r}); give it once"
+            )
+    return replace(options, **changes) if changes else options
+
+
+def as_run(dataset: str | Run, seed: int | None = None) -> Run:
+    """Returns a Run with the seed, made of a bare name if need be; a ValueError if both the Run and `seed` give one."""
+    return with_arguments(dataset if isinstance(dataset, Run) else Run(dataset), seed=seed)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.client import BinBlock, Client
 from packhorse.client.api import DEFAULT_TOPOLOGY
-from packhorse.client.batches.summary import fullness_of
+from packhorse.client.batches.summary import fullness_text
 from packhorse.client.options import NO_SKIPS
 from packhorse.client.streams import AS_IT_IS, MASKED
 from packhorse.pictures._rows import SeenRow, SeenSequence
@@ -339,7 +339,7 @@ class _Reader:
 def _summary(rows: Sequence[SeenRow], capacity: int) -> str:
     """Returns how full the rows are, in one line."""
     num_sequences = sum(len(row.sequences) for row in rows)
-    return fullness_of(len(rows), capacity, num_sequences, sum(row.num_tokens for row in rows))
+    return fullness_text(len(rows), capacity, num_sequences, sum(row.num_tokens for row in rows))
 
 
 def _line(sequence: SeenSequence, cost_of_bin: int) -> str:

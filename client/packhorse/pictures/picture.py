@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.client.batches.summary import cursor_words, fullness_of
+from packhorse.client.batches.summary import cursor_texts, fullness_text
 from packhorse.pictures import _svg
 from packhorse.pictures._rows import SeenRow, SeenSequence
 from packhorse.pictures._text import draw_text
@@ -160,10 +160,10 @@ def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] |
         targets = None if labels is None else labels[row] != _IGNORED
         rows.append(SeenRow(name=f"row {row}", capacity=layout.row_tokens, sequences=tuple(sequences), targets=targets))
     return Picture(
-        title=", ".join(["batch", *cursor_words(batch)]),
+        title=", ".join(["batch", *cursor_texts(batch)]),
         rows=tuple(rows),
         num_rows=layout.num_rows,
-        summary=fullness_of(layout.num_rows, layout.row_tokens, layout.num_sequences, layout.num_tokens),
+        summary=fullness_text(layout.num_rows, layout.row_tokens, layout.num_sequences, layout.num_tokens),
     )
 
 

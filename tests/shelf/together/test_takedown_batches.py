@@ -185,7 +185,7 @@ def test_a_wrong_batch_is_found_by_the_token_audit(root, files, monkeypatch):
     from packhorse.client.batches._content import Content
 
     _take_away(root, "plain")
-    monkeypatch.setattr(Content, "redacted", lambda self: [])
+    monkeypatch.setattr(Content, "redacted_indices", lambda self: [])
     target = f"embedded:{root}"
     with connect(target) as client:
         streams = EpochOfStreams(

@@ -1,8 +1,8 @@
 """The contents of a batch's tensors: writes tokens, separators, the loss mask and position ids into arrays.
 
-Owns `Content`, the sequences of a batch before they are written, and the checks of what a token source returns. Leaves
-labels to `_labels`, reading tokens to `packhorse.tokens`, where sequences lie to `layout`, and the order of these steps
-to `batch`.
+Owns `Content`, the sequences of a batch before they are written: how it is made of bins, how it is written, and the
+checks of what a token source returns. Leaves labels to `_labels`, reading tokens to `packhorse.tokens`, where sequences
+lie to `layout`, and the order of these steps to `batch`.
 
 Legend: n sequences, T tokens of all rows end to end.
 """
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.batches.row_format import MAX_TOKEN_ID, Separators
-from packhorse.client.streams.blocks import AS_IT_IS, MASKED
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.streams.sent_tokens import TokensFromServer
 from packhorse.tokens import TokenSource, TokenSourceError
 from packhorse.tokens.base import Gather
+from packhorse.tokens.pieces import PieceRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +38,7 @@ class Content:
     gather_mask: Gather | None
     """Function that writes the sequences' loss mask; None if every token is predicted."""
     first: int = 0
-    """Index that the first sequence has for these two functions, which may know earlier sequences too."""
+    """Index of the first of these sequences among all that the two functions know."""
     first_tokens: NDArray[np.int64] | None = None
     """Number of each piece's first token in its sequence: int64 [n]; None if all begin at token 0."""
     source_lengths: NDArray[np.int64] | None = None
@@ -81,7 +82,7 @@ class Content:
             separators: the tokens before and after a sequence.
         """
         self._write(self.gather_tokens, out, starts)
-        for i in self.redacted():
+        for i in self.redacted_indices():
             assert self.redactions is not None
             if (token := int(self.redactions[i])) != MASKED:
                 out[starts[i] : starts[i] + self.lengths[i]] = token
@@ -102,28 +103,28 @@ class Content:
             TokenSourceError: the mask has another length than the tokens.
         """
         assert self.gather_mask is not None
-        is_compared = isinstance(loss_mask, TokensFromServer)  # by the server
-        if self.source_lengths is not None and not is_compared:
-            masked = loss_mask.of_sequences(self.component_ids).lengths(self.ids)
-            if (masked != self.source_lengths).any():
-                i = int((masked != self.source_lengths).argmax())
+        server_has_compared = isinstance(loss_mask, TokensFromServer)
+        if self.source_lengths is not None and not server_has_compared:
+            mask_lengths = loss_mask.of_sequences(self.component_ids).lengths(self.ids)
+            if (mask_lengths != self.source_lengths).any():
+                i = int((mask_lengths != self.source_lengths).argmax())
                 raise TokenSourceError(
-                    f"sequence {self.ids[i]}: the loss mask in {loss_mask.where} holds {masked[i]} values for "
+                    f"sequence {self.ids[i]}: the loss mask in {loss_mask.where} holds {mask_lengths[i]} values for "
                     f"its {self.source_lengths[i]} tokens; use the mask that was written with these tokens"
                 )
         self._write(self.gather_mask, out, starts)
         if self.has_bos is not None:
             out[starts[self.has_bos]] = 0
         if self.has_eos is not None:
-            last = self._eos_indices(starts)
-            out[last] = out[last - 1]
+            eos = self._eos_indices(starts)
+            out[eos] = out[eos - 1]
 
-    def redacted(self) -> list[int]:
+    def redacted_indices(self) -> list[int]:
         """Returns the indices of the redacted sequences, whose tokens are not predicted."""
         return [] if self.redactions is None else np.flatnonzero(self.redactions != AS_IT_IS).tolist()
 
     def is_cut(self, i: int) -> bool:
-        """Whether only a part of sequence i is in its room."""
+        """Returns whether only a part of sequence i is in its room."""
         if self.source_lengths is None:
             return False
         num_added = sum(int(has[i]) for has in (self.has_bos, self.has_eos) if has is not None)
@@ -136,6 +137,96 @@ class Content:
         return (starts + self.lengths - 1)[self.has_eos]
 
 
+def content_of(
+    block: BinBlock,
+    source: TokenSource,
+    loss_mask: TokenSource | None,
+    separators: Separators,
+    pieces: PieceRule | None,
+) -> Content:
+    """Returns the tokens and separators that go into each room of a block, ready to be written.
+
+    Args:
+        block: some bins.
+        source: token source that has every id of the block.
+        loss_mask: source of the loss mask; None to predict every token.
+        separators: the tokens before and after a sequence.
+        pieces: the rule by which the plan cut sequences; None if each comes whole and fills its room, so that the
+            source's lengths are not needed.
+    """
+    ids, rooms, first_tokens = block.ids, block.lengths.astype(np.int64), block.first_tokens
+    component_ids = block.component_of_sequences()
+    source = source_of_block(source, block)
+    if isinstance(loss_mask, TokensFromServer):
+        loss_mask = block.loss_mask
+    elif loss_mask is not None:
+        loss_mask = loss_mask.of_sequences(component_ids)
+    if pieces is None:
+        return Content(
+            ids=ids,
+            rooms=rooms,
+            lengths=rooms,
+            gather_tokens=source.gather_from(ids, rooms),
+            gather_mask=None if loss_mask is None else loss_mask.gather_from(ids, rooms),
+            redactions=block.redactions,
+        )
+    source_lengths = source.lengths(ids)
+    own_lengths = pieces.own_lengths(ids, rooms, source_lengths, first_tokens, component_ids)
+    begins = np.zeros_like(source_lengths) if first_tokens is None else first_tokens
+    has_bos = None if separators.bos_token_id is None else begins == 0
+    has_eos = None if separators.eos_token_id is None else begins + own_lengths == source_lengths
+    lengths = own_lengths.copy()
+    for has_separator in (has_bos, has_eos):
+        if has_separator is not None:
+            lengths += has_separator
+
+    def gather_from(read: TokenSource) -> Gather:
+        return read.gather_from(ids, own_lengths, first_tokens=first_tokens, truncate=True)
+
+    return Content(
+        ids=ids,
+        rooms=rooms,
+        lengths=lengths,
+        gather_tokens=gather_from(source),
+        gather_mask=None if loss_mask is None else gather_from(loss_mask),
+        first_tokens=first_tokens,
+        source_lengths=source_lengths,
+        has_bos=has_bos,
+        has_eos=has_eos,
+        component_ids=component_ids,
+        redactions=block.redactions,
+    )
+
+
+def source_of_block(source: TokenSource, block: BinBlock) -> TokenSource:
+    """Returns the source of a block's tokens: the tokens that came with it, or `source` for its components."""
+    if not isinstance(source, TokensFromServer):
+        return source.of_sequences(block.component_of_sequences())
+    if block.tokens is None and not len(block.ids):
+        return source
+    if block.tokens is None:
+        raise TokenSourceError("these bins came without tokens: ask for them with_tokens, or give a token source")
+    return block.tokens
+
+
+def predicted_tokens(
+    content: Content, layout: PackLayout, loss_mask: TokenSource | None, scratch: NDArray[np.int64]
+) -> NDArray[np.bool_] | None:
+    """Returns whether each token is to be predicted: bool [T]; None for all. Overwrites `scratch`, int64 [T]."""
+    is_predicted = None
+    if loss_mask is not None and content.gather_mask is not None:
+        for start, end in layout.padding_ranges:
+            scratch[start:end] = 0
+        content.write_mask(loss_mask, scratch, layout.starts)
+        check_loss_mask(scratch, layout, content.ids, loss_mask)
+        is_predicted = scratch != 0
+    if redacted := content.redacted_indices():
+        is_predicted = np.ones(len(scratch), dtype=np.bool_) if is_predicted is None else is_predicted
+        for i in redacted:
+            is_predicted[layout.starts[i] : layout.starts[i] + content.lengths[i]] = False
+    return is_predicted
+
+
 def write_position_ids(position_ids: NDArray[np.int64], layout: PackLayout) -> None:
     """Writes 0, 1, 2, … within each extent of a layout (a room, or the rest of a row): int64 [T]."""
     np.subtract(_integers(len(position_ids)), layout.extent_starts.repeat(layout.extent_lengths), out=position_ids)
@@ -144,9 +235,13 @@ def write_position_ids(position_ids: NDArray[np.int64], layout: PackLayout) -> N
 def continue_positions(
     position_ids: NDArray[np.int64], layout: PackLayout, first_tokens: NDArray[np.int64], num_before: int
 ) -> None:
-    """Lets the positions of each piece begin at the number of its first token in the sequence, int64 [n]; in place.
+    """Lets the positions of each piece begin at the number of its first token in the sequence; in place.
 
-    A sequence has `num_before` separators before it, 0 or 1, whose positions come first, so later pieces add that too.
+    Args:
+        position_ids: positions that begin with 0 in each room: int64 [T].
+        layout: where the pieces lie.
+        first_tokens: number of each piece's first token in its sequence: int64 [n].
+        num_before: separators before a sequence, 0 or 1: they have the first positions, so later pieces add it.
     """
     is_later = first_tokens > 0
     ranges = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)
@@ -155,7 +250,7 @@ def continue_positions(
 
 
 def follow_prefixes(position_ids: NDArray[np.int64], layout: PackLayout) -> None:
-    """Lets positions, int64 [T], of a sequence that sees a prefix continue where the prefix ends, in place."""
+    """Lets the positions of each sequence that sees a prefix continue where the prefix ends: int64 [T], in place."""
     for sequence in np.flatnonzero(layout.prefixes >= 0).tolist():
         start = int(layout.starts[sequence])
         position_ids[start : start + int(layout.rooms[sequence])] += layout.lengths[layout.prefixes[sequence]]

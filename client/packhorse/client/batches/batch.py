@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches._content import (
     Content,
-    check_loss_mask,
     check_tokens,
+    content_of,
     continue_positions,
     follow_prefixes,
+    predicted_tokens,
+    source_of_block,
     write_position_ids,
 )
 from packhorse.client.batches._labels import write_causal_labels
@@ -30,9 +32,8 @@ from packhorse.client.batches.media import Images, read_images
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.streams.blocks import BinBlock
-from packhorse.client.streams.sent_tokens import TokensFromServer
 from packhorse.shelf import from_shelf
-from packhorse.tokens import TokenSource, TokenSourceError
+from packhorse.tokens import TokenSource
 from packhorse.tokens.pieces import PieceRule
 from packhorse.topology import LEAST_EXTRA_TOKENS, ContextRule, RoomRule
 
@@ -218,7 +219,7 @@ class BatchAssembler(RowFormat):
             return
         block = self._with_component_ids(block)
         # If the source must read tokens to know a sequence's length, lengths are requested for one batch at a time.
-        is_known = self._is_plain(block) or _of_block(source, block).knows_lengths
+        is_known = self._is_plain(block) or source_of_block(source, block).knows_lengths
         group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
         for first in range(0, len(block), group_size):
             group = block.slice(first, min(first + group_size, len(block)))
@@ -226,12 +227,12 @@ class BatchAssembler(RowFormat):
                 yield self.assemble(group, source, loss_mask=loss_mask)
                 continue
             content = self._content(group, source, loss_mask)
-            begin = row = 0
+            sequence = row = 0
             for layout in self._layout(group, content).split(batch_size):
-                end, end_row = begin + layout.num_sequences, row + layout.num_rows
+                end, end_row = sequence + layout.num_sequences, row + layout.num_rows
                 component_ids = None if group.component_ids is None else group.component_ids[row:end_row]
-                yield self._fill(content.slice(begin, end), layout, component_ids, source, loss_mask)
-                begin, row = end, end_row
+                yield self._fill(content.slice(sequence, end), layout, component_ids, source, loss_mask)
+                sequence, row = end, end_row
 
     def _before_folding(self, block: BinBlock) -> "tuple[BatchAssembler, BinBlock]":
         """Returns an assembler of plain rows and a block of whole sequences, whose batch is then folded to trees."""
@@ -240,11 +241,12 @@ class BatchAssembler(RowFormat):
             block = replace(block, lengths=lengths, first_tokens=None)
         if self.shared_prefix == "tree":  # a redaction must leave what other sequences share
             block = replace(block, redactions=None)
-        # The longest row of whole sequences, which may exceed max_seq_len: running sums, taken at the bins' ends.
-        most = int(np.diff(np.concatenate(([0], np.cumsum(block.lengths)))[block.bin_ends], prepend=0).max(initial=0))
+        # Rows of whole sequences may exceed max_seq_len.
+        sums = np.concatenate(([0], np.cumsum(block.lengths)))
+        longest_row = int(np.diff(sums[block.bin_ends], prepend=0).max(initial=0))
         rows = replace(
             self,
-            max_seq_len=max(most, self.max_seq_len),
+            max_seq_len=max(longest_row, self.max_seq_len),
             shared_prefix=False,
             shares_prefixes=False,
             flatten=False,
@@ -280,7 +282,7 @@ class BatchAssembler(RowFormat):
         loss_mask: TokenSource | None,
         buffers: BatchBuffers | None = None,
     ) -> PackedBatch:
-        """Writes one batch.
+        """Returns one batch, with tensors that are written here.
 
         Args:
             content: the batch's sequences.
@@ -303,12 +305,12 @@ class BatchAssembler(RowFormat):
         attention_mask.fill(1)
         for start, end in layout.padding_ranges:
             attention_mask[start:end] = 0
-        names = self._component_names(mixture_keys)
         if self._leaves_out_last:
             self._write_without_last(input_ids, labels, attention_mask == 1, content, source, loss_mask)
             images = None
         else:
-            images = self._write_tokens(input_ids, labels, layout, content, source, loss_mask, names)
+            components = self._component_names(mixture_keys)
+            images = self._write_tokens(input_ids, labels, layout, content, source, loss_mask, components)
 
         cu_seqlens, max_seqlen = layout.cu_seqlens.copy(), layout.max_seqlen  # a copy, which a trainer may write to
         if self.flatten and not layout.num_sequences:
@@ -342,20 +344,20 @@ class BatchAssembler(RowFormat):
         content: Content,
         source: TokenSource,
         loss_mask: TokenSource | None,
-        names: list[str] | None = None,
+        components: list[str] | None = None,
     ) -> Images | None:
         """Writes tokens and labels, int64 [T], and returns the images; None without media.
 
-        `names` has the name of each sequence's component, or is None without a mixture.
+        `components` has the name of each sequence's component, or is None without a mixture.
         """
         content.write_tokens(input_ids, layout.starts, self.separators)
-        is_predicted = _predicted(content, layout, loss_mask, labels)
+        is_predicted = predicted_tokens(content, layout, loss_mask, labels)
         for start, end in layout.padding_ranges:
             input_ids[start:end] = self.pad_token_id
         check_tokens(input_ids, layout, content.ids, source)
         images = None
         if self.media is not None:
-            images = read_images(self.media, input_ids, layout, content, names, self.pad_token_id)
+            images = read_images(self.media, input_ids, layout, content, components, self.pad_token_id)
             is_predicted = images.is_text if is_predicted is None else is_predicted & images.is_text
         write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=bool(self.shift_labels))
         return images
@@ -417,53 +419,12 @@ class BatchAssembler(RowFormat):
         return replace(block, component_ids=np.full(len(block), -1, dtype=np.int32))
 
     def _is_plain(self, block: BinBlock) -> bool:
-        """Whether each sequence comes whole and fills its room, so that the source's lengths are not needed."""
+        """Returns whether each sequence comes whole and fills its room: then the source's lengths are not needed."""
         return self._pieces.are_whole(block.first_tokens) and not self._leaves_out_last
 
     def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
-        """Returns the tokens and separators that go into each room of a block, ready to be written."""
-        ids, planned, firsts = block.ids, block.lengths.astype(np.int64), block.first_tokens
-        component_ids = block.component_of_sequences()
-        source = _of_block(source, block)
-        if isinstance(loss_mask, TokensFromServer):
-            loss_mask = block.loss_mask
-        elif loss_mask is not None:
-            loss_mask = loss_mask.of_sequences(component_ids)
-        if self._is_plain(block):
-            tokens = source.gather_from(ids, planned)
-            mask = None if loss_mask is None else loss_mask.gather_from(ids, planned)
-            return Content(
-                ids=ids,
-                rooms=planned,
-                lengths=planned,
-                gather_tokens=tokens,
-                gather_mask=mask,
-                redactions=block.redactions,
-            )
-        source_lengths = source.lengths(ids)
-        own = self._pieces.own_lengths(ids, planned, source_lengths, firsts, component_ids)
-        begins = np.zeros_like(source_lengths) if firsts is None else firsts
-        has_bos = None if self.separators.bos_token_id is None else begins == 0
-        has_eos = None if self.separators.eos_token_id is None else begins + own == source_lengths
-        lengths = own.copy()
-        for added in (has_bos, has_eos):
-            if added is not None:
-                lengths += added
-        return Content(
-            ids=ids,
-            rooms=planned,
-            lengths=lengths,
-            gather_tokens=source.gather_from(ids, own, first_tokens=firsts, truncate=True),
-            gather_mask=None
-            if loss_mask is None
-            else loss_mask.gather_from(ids, own, first_tokens=firsts, truncate=True),
-            first_tokens=firsts,
-            source_lengths=source_lengths,
-            has_bos=has_bos,
-            has_eos=has_eos,
-            component_ids=component_ids,
-            redactions=block.redactions,
-        )
+        pieces = None if self._is_plain(block) else self._pieces
+        return content_of(block, source, loss_mask, self.separators, pieces)
 
     def _layout(self, block: BinBlock, content: Content) -> PackLayout:
         """Returns the layout of a block's bins as rows; a ValueError names a bin that holds too many tokens."""
@@ -482,32 +443,3 @@ class BatchAssembler(RowFormat):
                 f"tokens, more than max_seq_len {self.max_seq_len}; use the max_seq_len that the dataset was prepared "
                 "with"
             ) from None
-
-
-def _of_block(source: TokenSource, block: BinBlock) -> TokenSource:
-    """Returns the source of a block's tokens: the tokens that came with it, or `source` for its components."""
-    if not isinstance(source, TokensFromServer):
-        return source.of_sequences(block.component_of_sequences())
-    if block.tokens is None and not len(block.ids):
-        return source
-    if block.tokens is None:
-        raise TokenSourceError("these bins came without tokens: ask for them with_tokens, or give a token source")
-    return block.tokens
-
-
-def _predicted(
-    content: Content, layout: PackLayout, loss_mask: TokenSource | None, scratch: NDArray[np.int64]
-) -> NDArray[np.bool_] | None:
-    """Returns whether each token is to be predicted: bool [T]; None for all. Overwrites `scratch`, int64 [T]."""
-    is_predicted = None
-    if loss_mask is not None and content.gather_mask is not None:
-        for start, end in layout.padding_ranges:
-            scratch[start:end] = 0
-        content.write_mask(loss_mask, scratch, layout.starts)
-        check_loss_mask(scratch, layout, content.ids, loss_mask)
-        is_predicted = scratch != 0
-    if redacted := content.redacted():
-        is_predicted = np.ones(len(scratch), dtype=np.bool_) if is_predicted is None else is_predicted
-        for i in redacted:
-            is_predicted[layout.starts[i] : layout.starts[i] + content.lengths[i]] = False
-    return is_predicted

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from numpy.typing import NDArray
 
-_NUM_WIDE = 4
-"""Number of int64 tensors in `BatchTensors`."""
+_NUM_INT64 = 4
+"""Number of int64 tensors in `BatchTensors`, which are its first; the last is int32."""
 
 
 class BatchTensors(NamedTuple):
@@ -53,11 +53,11 @@ class BatchBuffers:
                 page-locked memory only after the copies from it are done.
         """
         self.num_tokens = num_tokens
-        self._wide = torch.empty(_NUM_WIDE * num_tokens, dtype=torch.int64, pin_memory=pin_memory)
-        self._narrow = torch.empty(num_tokens, dtype=torch.int32, pin_memory=pin_memory)
+        self._int64 = torch.empty(_NUM_INT64 * num_tokens, dtype=torch.int64, pin_memory=pin_memory)
+        self._int32 = torch.empty(num_tokens, dtype=torch.int32, pin_memory=pin_memory)
 
     def __repr__(self) -> str:
-        pinned = ", pinned" if self._wide.is_pinned() else ""
+        pinned = ", pinned" if self._int64.is_pinned() else ""
         return f"<BatchBuffers for {self.num_tokens:,} tokens{pinned}>"
 
     def tensors(self, num_rows: int, row_tokens: int) -> tuple[BatchTensors, list[NDArray[Any]]]:
@@ -72,15 +72,15 @@ class BatchBuffers:
         num_tokens = num_rows * row_tokens
         if num_tokens > self.num_tokens:
             raise ValueError(f"a batch of {num_tokens} tokens does not fit buffers for {self.num_tokens}")
-        wide, narrow = self._wide, self._narrow
+        int64, int32 = self._int64, self._int32
         if num_tokens < self.num_tokens:
-            wide, narrow = wide[: _NUM_WIDE * num_tokens], narrow[:num_tokens]
-        input_ids, labels, position_ids, attention_mask = wide.view(_NUM_WIDE, num_rows, row_tokens).unbind()
+            int64, int32 = int64[: _NUM_INT64 * num_tokens], int32[:num_tokens]
+        input_ids, labels, position_ids, attention_mask = int64.view(_NUM_INT64, num_rows, row_tokens).unbind()
         tensors = BatchTensors(
             input_ids=input_ids,
             labels=labels,
             position_ids=position_ids,
             attention_mask=attention_mask,
-            sequence_ids=narrow.view(num_rows, row_tokens),
+            sequence_ids=int32.view(num_rows, row_tokens),
         )
-        return tensors, [*wide.numpy().reshape(_NUM_WIDE, num_tokens), narrow.numpy()]
+        return tensors, [*int64.numpy().reshape(_NUM_INT64, num_tokens), int32.numpy()]

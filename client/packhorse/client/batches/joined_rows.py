@@ -40,34 +40,34 @@ def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -
     if not len(block):
         return
     # 0 for empty bins without a component: any number of rows suits them, and gcd(0, k) is k.
-    of_bins = np.zeros(len(block), dtype=np.int64)
+    num_joined = np.zeros(len(block), dtype=np.int64)
     if block.component_ids is not None:
-        of_bins = np.where(block.component_ids < 0, 0, rows_per_bin[block.component_ids])
-    of_batches = np.maximum(np.gcd.reduceat(of_bins, np.arange(0, len(block), batch_size)), 1)
-    edges = np.flatnonzero(np.diff(of_batches, prepend=0, append=0))
-    for first, last in pairwise(edges.tolist()):
+        num_joined = np.where(block.component_ids < 0, 0, rows_per_bin[block.component_ids])
+    rows_of_batches = np.maximum(np.gcd.reduceat(num_joined, np.arange(0, len(block), batch_size)), 1)
+    edges = np.flatnonzero(np.diff(rows_of_batches, prepend=0, append=0))
+    for first, last in pairwise(edges.tolist()):  # batches with the same number of rows
         bins = slice(first * batch_size, min(last * batch_size, len(block)))
-        num_rows = int(of_batches[first])
-        yield num_rows, _divided(block.slice(bins.start, bins.stop), of_bins[bins], num_rows)
+        num_rows = int(rows_of_batches[first])
+        yield num_rows, _divided(block.slice(bins.start, bins.stop), num_joined[bins], num_rows)
 
 
-def _divided(block: BinBlock, of_bins: NDArray[np.int64], num_rows: int) -> BinBlock:
+def _divided(block: BinBlock, num_joined: NDArray[np.int64], num_rows: int) -> BinBlock:
     """Returns a block in which each bin is divided into `num_rows` bins, some of them perhaps empty.
 
     Args:
         block: the bins.
-        of_bins: short bins that were joined in each of them, a multiple of `num_rows`: int64 [N].
+        num_joined: short bins that were joined in each of them, a multiple of `num_rows`: int64 [N].
         num_rows: rows to make of each.
     """
     if num_rows == 1 or block.rows is None or block.component_ids is None:
         return block
     sizes = np.diff(block.bin_ends, prepend=0)
-    rows = block.rows // np.repeat(np.maximum(of_bins // num_rows, 1), sizes)
-    of_rows = np.bincount(np.repeat(np.arange(len(block)), sizes) * num_rows + rows, minlength=len(block) * num_rows)
+    rows = block.rows // np.repeat(np.maximum(num_joined // num_rows, 1), sizes)
+    row_sizes = np.bincount(np.repeat(np.arange(len(block)), sizes) * num_rows + rows, minlength=len(block) * num_rows)
     return replace(
         block,
-        bin_ends=np.cumsum(of_rows),
+        bin_ends=np.cumsum(row_sizes),
         positions=block.positions.repeat(num_rows),
-        component_ids=np.where(of_rows > 0, block.component_ids.repeat(num_rows), np.int32(-1)),
+        component_ids=np.where(row_sizes > 0, block.component_ids.repeat(num_rows), np.int32(-1)),
         rows=None,
     )

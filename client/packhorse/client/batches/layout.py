@@ -8,6 +8,7 @@ which dataclasses of arrays are pickled (`reduced`). Leaves tokens to `_content`
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -182,13 +183,13 @@ class PackLayout:
         Args:
             num_rows: rows of each layout, at least 1.
         """
-        # Of each part: its first row and first sequence (and the end of the last part), its sequences and its rows.
+        # First row and first sequence of each part, and the end of the last part; then the sizes of the parts.
         rows = np.append(np.arange(0, self.num_rows, num_rows), self.num_rows)
         sequences = np.concatenate(([0], self.row_ends))[rows]
-        counts, row_counts = np.diff(sequences), np.diff(rows)
-        num_before = rows[:-1] * self.row_tokens  # tokens before each part
-        starts = self.starts - num_before.repeat(counts)
-        extent_starts = self.extent_starts - num_before.repeat(counts + row_counts)
+        sequence_counts, row_counts = np.diff(sequences), np.diff(rows)
+        tokens_before = rows[:-1] * self.row_tokens
+        starts = self.starts - tokens_before.repeat(sequence_counts)
+        extent_starts = self.extent_starts - tokens_before.repeat(sequence_counts + row_counts)
         row_ends = self.row_ends - sequences[:-1].repeat(row_counts)
         has_padding = self._has_padding_in_rooms
         lengths = self.lengths.tolist()
@@ -196,10 +197,7 @@ class PackLayout:
         rest_starts, rest_lengths = extent_starts[rests].tolist(), self.extent_lengths[rests].tolist()
 
         parts = []
-        sequence_bounds, row_bounds = sequences.tolist(), rows.tolist()
-        for first, last, row, end in zip(
-            sequence_bounds, sequence_bounds[1:], row_bounds, row_bounds[1:], strict=False
-        ):
+        for (first, last), (row, end) in zip(pairwise(sequences.tolist()), pairwise(rows.tolist()), strict=True):
             rooms = self.rooms[first:last]
             part = PackLayout(
                 num_rows=end - row,
@@ -218,8 +216,8 @@ class PackLayout:
             part.max_seqlen = max(lengths[first:last], default=0)
             part.extent_labels = self.extent_labels[first + row : last + end]
             if not has_padding:
-                rest = zip(rest_starts[row:end], rest_lengths[row:end], strict=True)
-                part.padding_ranges = [(start, start + length) for start, length in rest if length]
+                own_rests = zip(rest_starts[row:end], rest_lengths[row:end], strict=True)
+                part.padding_ranges = [(start, start + length) for start, length in own_rests if length]
             parts.append(part)
         return parts
 
@@ -312,8 +310,8 @@ class PackLayout:
         if self._has_padding_in_rooms:
             padded = np.flatnonzero(self._has_padding)
             rows = np.searchsorted(self.row_ends, padded, side="right")
-            before = np.searchsorted(padded, np.concatenate(([0], self.row_ends[:-1])))  # such rooms of earlier rows
-            numbers = np.diff(self.row_ends, prepend=0)[rows] + 1 + np.arange(len(padded)) - before[rows]
+            num_before = np.searchsorted(padded, np.concatenate(([0], self.row_ends[:-1])))  # padded, of earlier rows
+            numbers = np.diff(self.row_ends, prepend=0)[rows] + 1 + np.arange(len(padded)) - num_before[rows]
             firsts, stops = (self.starts + self.lengths)[padded], (self.starts + self.rooms)[padded]
             for first, stop, number in zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True):
                 labels[first:stop] = number

@@ -24,6 +24,9 @@ _LOG = logging.getLogger(__name__)
 
 _Tensors = Mapping[str, torch.Tensor]
 
+_MODEL_POSITIONS = 3
+"""Position ids per token of a model with `Media.positions`: of frames, heights and widths."""
+
 
 class MediaError(ValueError):
     """A sequence's images cannot be loaded, or do not fit its placeholders."""
@@ -99,13 +102,13 @@ class Images:
         """
         keys = {"media": self.layout, **self.tensors}
         if self.media.positions is not None:
-            stacked = position_ids.expand(4, -1, -1).clone()
-            planes = stacked.numpy().reshape(4, -1)[1:]
+            stacked = position_ids.expand(1 + _MODEL_POSITIONS, -1, -1).clone()
+            model_positions = stacked.numpy().reshape(1 + _MODEL_POSITIONS, -1)[1:]
             for sequence in np.unique(self.layout.sequences).tolist():
                 start, room = int(layout.starts[sequence]), int(layout.rooms[sequence])
-                of_it = self.layout.sequences == sequence  # the images of this sequence: bool [m]
-                planes[:, start : start + room] = self.media.positions(
-                    room, self.layout.starts[of_it] - start, self.layout.grids[of_it]
+                is_own = self.layout.sequences == sequence  # whether an image is in this sequence: bool [m]
+                model_positions[:, start : start + room] = self.media.positions(
+                    room, self.layout.starts[is_own] - start, self.layout.grids[is_own]
                 )
             keys["position_ids"] = stacked
         return keys
@@ -135,20 +138,20 @@ def read_images(
         MediaError: images fail and `media.on_error` is "fail", or `load` returned ids that it was not asked for.
     """
     is_text = input_ids != media.image_token_id
-    at = np.flatnonzero(~is_text)  # index of every placeholder in the batch
-    of_sequences = np.searchsorted(layout.starts, at, side="right") - 1  # index of each one's sequence
-    redacted = set(content.redacted())
-    holders = [sequence for sequence in np.unique(of_sequences).tolist() if sequence not in redacted]
+    placeholders = np.flatnonzero(~is_text)  # indices among the T tokens
+    sequences = np.searchsorted(layout.starts, placeholders, side="right") - 1  # index of each placeholder's sequence
+    redacted = set(content.redacted_indices())
+    holders = [sequence for sequence in np.unique(sequences).tolist() if sequence not in redacted]
     loaded = _load_all(media, holders, content.ids, components)
 
     fitting: list[_ImagesOfSequence] = []
     masked = []
     for sequence in holders:
-        placeholders = at[of_sequences == sequence]
+        own = placeholders[sequences == sequence]
         try:
-            fitting.append(_checked(media, sequence, loaded[sequence], placeholders))
+            fitting.append(_checked(media, sequence, loaded[sequence], own))
         except MediaError as error:
-            failure = _explained(error, sequence, content, len(placeholders))
+            failure = _explained(error, sequence, content, len(own))
             if media.on_error == "fail":
                 raise failure from (error.__cause__ or error)
             _LOG.warning("left out of the loss: %s", failure)
@@ -156,11 +159,11 @@ def read_images(
             start = layout.starts[sequence]
             is_text[start : start + layout.lengths[sequence]] = False
     kept = [each.sequence for each in fitting]
-    input_ids[at[~np.isin(of_sequences, kept)]] = pad_token_id
+    input_ids[placeholders[~np.isin(sequences, kept)]] = pad_token_id
     tensors = [each.tensors for each in fitting]
     joined = {key: _joined(media, key, tensors, content.ids[kept]) for key in media.keys if tensors}
-    where = _layout_of(fitting, content.ids, masked, list(joined))
-    return Images(media=media, layout=where, tensors=joined, is_text=is_text)
+    media_layout = _layout_of(fitting, content.ids, masked, list(joined))
+    return Images(media=media, layout=media_layout, tensors=joined, is_text=is_text)
 
 
 class _ImagesOfSequence(NamedTuple):
@@ -212,11 +215,11 @@ def _load_all(
         ids: ids of all sequences of the batch: int64 [n].
         components: the name of each sequence's component; None without a mixture.
     """
-    asked: dict[str | None, list[int]] = {}
+    by_component: dict[str | None, list[int]] = {}
     for sequence in sequences:
-        asked.setdefault(None if components is None else components[sequence], []).append(sequence)
+        by_component.setdefault(None if components is None else components[sequence], []).append(sequence)
     loaded: dict[int, _Tensors | MediaError] = {}
-    for name, some in asked.items():
+    for name, some in by_component.items():
         load = media.load
         if isinstance(load, Mapping):
             assert name is not None

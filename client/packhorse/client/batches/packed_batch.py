@@ -75,11 +75,11 @@ class Batch(dict[str, Any]):
         The receiver's tensors are views of it. PyTorch would send every tensor of a worker by its own file descriptor,
         which costs the trainer more time than all tokens together.
         """
-        is_laid = {name: isinstance(value, torch.Tensor) and value.device.type == "cpu" for name, value in self.items()}
+        is_view = {name: isinstance(value, torch.Tensor) and value.device.type == "cpu" for name, value in self.items()}
         views: list[_View] = []
         num_bytes = 0
         for name, value in self.items():
-            if is_laid[name]:
+            if is_view[name]:
                 views.append((name, value.dtype, value.shape, num_bytes))
                 num_bytes += room_bytes(value)
         memory = torch.empty(num_bytes, dtype=torch.uint8)
@@ -87,7 +87,7 @@ class Batch(dict[str, Any]):
             memory = memory.share_memory_()  # type: ignore[no-untyped-call]
         for name, dtype, shape, start in views:
             view_at(memory, dtype, shape, start).copy_(self[name])
-        rest = {name: None if is_laid[name] else value for name, value in self.items()}
+        rest = {name: None if is_view[name] else value for name, value in self.items()}  # None keeps the keys' order
         return _open, (type(self), memory, views, rest)
 
 

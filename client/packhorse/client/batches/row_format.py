@@ -17,7 +17,7 @@ from packhorse.client.error_texts import shortened
 MAX_TOKEN_ID = 2**31 - 1
 """The largest token id that is accepted: no vocabulary is larger, so a greater number is a mistake."""
 
-_OF_TREES = ("separators", "pad_token_id", "flatten", "shift_labels", "shared_prefix")
+_FIELDS_FOR_TREES = ("separators", "pad_token_id", "flatten", "shift_labels", "shared_prefix")
 """Fields of `RowFormat` that may be set with `shared_prefix="tree"`; the others may not."""
 
 
@@ -211,7 +211,7 @@ class RowFormat:
         """Refuses options that trees do not have."""
         if self.shift_labels is False:
             raise ValueError("labels of a tree are for the next token; leave out shift_labels")
-        refused = {each.name: each.default for each in fields(RowFormat) if each.name not in _OF_TREES}
+        refused = {each.name: each.default for each in fields(RowFormat) if each.name not in _FIELDS_FOR_TREES}
         if any(getattr(self, name) != default for name, default in refused.items()):
             *names, last = sorted(refused)
             raise ValueError(f"shared_prefix='tree' goes without {', '.join(names)} and {last}; leave them out")
@@ -220,9 +220,9 @@ class RowFormat:
         """Refuses other special tokens that equal the image token, and options that change positions."""
         if not isinstance(media, Media):
             raise ValueError(f"media must be Media, such as media_of(model.config, load), got {shortened(media)}")
-        taken = {"pad_token_id": self.pad_token_id}
-        taken |= {name: getattr(self.separators, name) for name in ("bos_token_id", "eos_token_id")}
-        for name, token_id in taken.items():
+        others = {"pad_token_id": self.pad_token_id}
+        others |= {name: getattr(self.separators, name) for name in ("bos_token_id", "eos_token_id")}
+        for name, token_id in others.items():
             if token_id == media.image_token_id:
                 raise ValueError(f"{name} must not be the image token {token_id}; give another token of your tokenizer")
         for name in ("continue_positions", "shared_prefix"):

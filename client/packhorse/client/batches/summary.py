@@ -6,11 +6,11 @@ from typing import Any
 from packhorse.topology.checks import counted
 
 
-def fullness_of(num_rows: int, capacity: int, num_sequences: int, num_tokens: int) -> str:
+def fullness_text(num_rows: int, capacity: int, num_sequences: int, num_tokens: int) -> str:
     """Returns a text that says how full some rows are.
 
     Example:
-        >>> fullness_of(8, 2048, 41, 16301)
+        >>> fullness_text(8, 2048, 41, 16301)
         '8 rows of 2,048 tokens: 41 sequences, 16,301 tokens (99.49 % full)'
     """
     share = 100 * num_tokens / max(num_rows * capacity, 1)
@@ -26,14 +26,14 @@ def summarize(batch: Mapping[str, Any]) -> str:
     No tensor is read, so nothing waits for a device.
     """
     layout = batch.get("layout")
-    parts = cursor_words(batch)
+    parts = cursor_texts(batch)
     if layout is not None:
-        parts.insert(0, fullness_of(layout.num_rows, layout.row_tokens, layout.num_sequences, layout.num_tokens))
+        parts.insert(0, fullness_text(layout.num_rows, layout.row_tokens, layout.num_sequences, layout.num_tokens))
     keys = ", ".join(f"{name} {_kind(value)}" for name, value in batch.items() if name not in ("layout", "cursor"))
     return f"<{type(batch).__name__}: {', '.join(parts)}{'; ' if parts else ''}{keys}>"
 
 
-def cursor_words(batch: Mapping[str, Any]) -> list[str]:
+def cursor_texts(batch: Mapping[str, Any]) -> list[str]:
     """Returns two texts that say where training is after a batch; none for a batch without a cursor."""
     cursor = batch.get("cursor")
     if not isinstance(cursor, Mapping):

@@ -63,11 +63,11 @@ class BatchFormat(RowFormat):
     def rows(self) -> dict[str, Any]:
         """Returns the fields of `RowFormat` by name, with the preset's own `flatten`, label shift and multiple."""
         own = {each.name: getattr(self, each.name) for each in fields(RowFormat)}
-        preset = self.preset if isinstance(self.preset, Preset) else self
+        declares = self.preset if isinstance(self.preset, Preset) else self
         return own | {
             "flatten": self.is_flat,
             "shift_labels": self.shifts_labels,
-            "total_multiple_of": preset.total_multiple_of,
+            "total_multiple_of": declares.total_multiple_of,
         }
 
     @property

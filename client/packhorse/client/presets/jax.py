@@ -61,17 +61,17 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
 
 
 def _build(batch: PackedBatch, *, segment_ids: str, positions: str) -> dict[str, Any]:
-    """Returns the keys of a batch, of which two arguments give the endings."""
+    """Returns the keys of a batch; two of them end with `segment_ids` and two with `positions`."""
     is_token = batch["attention_mask"].numpy()
     labels = batch["labels"].numpy()
-    counts = labels != IGNORE_INDEX
+    is_predicted = labels != IGNORE_INDEX
     inputs_segment_ids = ((batch["sequence_ids"].numpy() + 1) * is_token).astype(np.int32)
     inputs_positions = (batch["position_ids"].numpy() * is_token).astype(np.int32)
     return {
         "inputs": batch["input_ids"].numpy().astype(np.int32),
         f"inputs_{segment_ids}": inputs_segment_ids,
         f"inputs_{positions}": inputs_positions,
-        "targets": np.where(counts, labels, 0).astype(np.int32),
-        f"targets_{segment_ids}": np.where(counts, inputs_segment_ids, 0),
+        "targets": np.where(is_predicted, labels, 0).astype(np.int32),
+        f"targets_{segment_ids}": np.where(is_predicted, inputs_segment_ids, 0),
         f"targets_{positions}": inputs_positions,
     }

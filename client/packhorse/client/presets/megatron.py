@@ -69,7 +69,7 @@ def megatron_preset(
         flatten=False,
         padding="counted only by the padded offsets; the rest of a row is a segment that holds 0 tokens",
         num_segments=num_sequences,
-        build=partial(_build, align=align, num_sequences=num_sequences),
+        build=partial(_build_megatron, align=align, num_sequences=num_sequences),
     )
 
 
@@ -130,7 +130,7 @@ def alignment_for(recipe: str = "bf16", tp: int = 1, cp: int = 1) -> Alignment:
 
 
 def check_segments(segments: NDArray[np.int64], align: int) -> None:
-    """Checks that parallelism can divide every segment evenly.
+    """Checks that context and tensor parallelism can divide every segment evenly.
 
     Args:
         segments: tokens of each segment: int64 [s].
@@ -142,17 +142,16 @@ def check_segments(segments: NDArray[np.int64], align: int) -> None:
     if (segments % align).any():
         raise ValueError(
             f"a segment of {segments[segments % align > 0][0]} tokens is not a multiple of {align}, as this context "
-            f"and "
-            f"tensor parallelism needs; prepare the dataset with align={align} and a max_seq_len that is a multiple"
+            f"and tensor parallelism needs; prepare the dataset with align={align} and a max_seq_len that is a multiple"
         )
 
 
-def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict[str, Any]:
+def _build_megatron(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict[str, Any]:
     """Returns the keys of `megatron_preset` for a batch."""
     layout = batch["layout"]
     is_segment = layout.extent_lengths > 0
     segments = layout.extent_lengths[is_segment]  # tokens of each segment, with padding: [s]
-    held = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]  # without padding; 0 for the rest of a row: [s]
+    lengths = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]  # without padding; 0 for a row's rest: [s]
     check_segments(segments, align)
     max_seqlen = int(segments.max(initial=0))
     if num_sequences is not None:
@@ -162,9 +161,9 @@ def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict
                 "bins · (sequences in a bin + 1), and plan with max_sequences_per_bin"
             )
         num_empty = num_sequences - len(segments)
-        segments, held = np.pad(segments, (0, num_empty)), np.pad(held, (0, num_empty))
+        segments, lengths = np.pad(segments, (0, num_empty)), np.pad(lengths, (0, num_empty))
         max_seqlen = layout.row_tokens
-    cu_seqlens, cu_seqlens_padded = _offsets(held), _offsets(segments)
+    cu_seqlens, cu_seqlens_padded = _offsets(lengths), _offsets(segments)
     labels = batch["labels"].view(1, -1)
     return {
         "tokens": batch["input_ids"].view(1, -1),
@@ -247,16 +246,16 @@ def _build_megatron_lm(batch: PackedBatch, *, align: int, num_segments: int | No
     # Each row's exclusive end among the extents, of which it has one more than sequences: the rest of the row.
     row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)
     rows = [segments[segments > 0] for segments in np.split(layout.extent_lengths, row_ends[:-1])][: layout.num_rows]
-    most = max(map(len, rows), default=0)
+    most_segments = max(map(len, rows), default=0)
     max_seqlen = [int(segments.max()) for segments in rows]
     if num_segments is not None:
-        if most > num_segments:
+        if most_segments > num_segments:
             raise ValueError(
-                f"a row has {most} segments, more than max_sequences {num_segments - 1} and what is left of it; give "
-                "it at least the plan's max_sequences_per_bin"
+                f"a row has {most_segments} segments, more than max_sequences {num_segments - 1} and what is left of "
+                "it; give it at least the plan's max_sequences_per_bin"
             )
-        most, max_seqlen = num_segments, [layout.row_tokens] * len(rows)
-    cu_seqlens = np.full((layout.num_rows, 1 + most), layout.row_tokens, dtype=np.int32)
+        most_segments, max_seqlen = num_segments, [layout.row_tokens] * len(rows)
+    cu_seqlens = np.full((layout.num_rows, 1 + most_segments), layout.row_tokens, dtype=np.int32)
     for offsets, segments in zip(cu_seqlens, rows, strict=True):
         offsets[0] = 0
         offsets[1 : len(segments) + 1] = segments.cumsum()

@@ -110,13 +110,13 @@ class Preset:
         has_one_padding = self.flatten or self.has_rows
         argument = "max_sequences" if has_one_padding else "num_sequences"
         given = self.num_segments - int(has_one_padding)
-        batch_size = 1 if self.has_rows else batch_size
-        needed = batch_size * (max_sequences_per_bin + int(not has_one_padding))
+        num_bins = 1 if self.has_rows else batch_size  # that share offsets
+        needed = num_bins * (max_sequences_per_bin + int(not has_one_padding))
         if needed > given:
             and_padding = "" if has_one_padding else " and what is left of each row"
             raise ValueError(
                 f"preset {self.name!r} has {argument} {given}, but this plan's largest bins need {needed}: "
-                f"{counted(batch_size, 'bin')} of {max_sequences_per_bin} sequences{and_padding}; take "
+                f"{counted(num_bins, 'bin')} of {max_sequences_per_bin} sequences{and_padding}; take "
                 f"{argument}={needed}, or prepare the dataset with a smaller max_sequences_per_bin"
             )
 

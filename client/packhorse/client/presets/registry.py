@@ -31,7 +31,6 @@ PresetName = Literal[
 ]
 """The names that `get_preset` knows, for type checkers."""
 
-
 _ALL = (
     jax_preset(),
     jax_preset("maxtext"),
@@ -47,6 +46,7 @@ _ALL = (
     trl_async_preset(),
 )
 PRESETS = {preset.name: preset for preset in _ALL}
+"""Name → preset with its default options."""
 
 
 def get_preset(name: str) -> Preset:

@@ -17,8 +17,8 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import check_total_multiple_of
 from packhorse.client.presets.preset import Preset
 
-UNSHIFTED = "unshifted, since the model shifts them; -100 on the first token of each sequence"
-NO_PADDING = "none; a batch without any sequence is one token, its label -100"
+_UNSHIFTED = "unshifted, since the model shifts them; -100 on the first token of each sequence"
+_NO_PADDING = "none; a batch without any sequence is one token, its label -100"
 
 
 def padding_free_preset(
@@ -74,27 +74,28 @@ def padding_free_preset(
     if max_sequences is not None and max_sequences < 1:
         raise ValueError(f"max_sequences must be at least 1, got {max_sequences}")
     check_total_multiple_of(total_multiple_of)
+    num_segments = None if max_sequences is None else max_sequences + 1  # one more, for padding
     return Preset(
         name="padding-free",
         trainer="models of transformers (5.23), as DataCollatorWithFlattening feeds them; use_cache=False",
         shift_labels=False,
-        labels=UNSHIFTED,
+        labels=_UNSHIFTED,
         flatten=True,
-        padding=NO_PADDING
+        padding=_NO_PADDING
         if total_multiple_of == 1
         else f"a sequence of its own, to a multiple of {total_multiple_of}",
         total_multiple_of=total_multiple_of,
-        num_segments=None if max_sequences is None else max_sequences + 1,
+        num_segments=num_segments,
         is_quadratic=True,
         takes_media=True,
         build=partial(
-            _build,
+            _build_padding_free,
             return_position_ids=return_position_ids,
             return_flash_attn_kwargs=return_flash_attn_kwargs,
             return_seq_idx=return_seq_idx,
             return_padding_mask=return_padding_mask,
             position_ids_start=position_ids_start,
-            num_segments=None if max_sequences is None else max_sequences + 1,
+            num_segments=num_segments,
         ),
     )
 
@@ -124,7 +125,7 @@ def rows_preset(*, return_padding_mask: bool = False) -> Preset:
         name="rows",
         trainer="models of transformers (5.23) with eager, SDPA or FlexAttention; use_cache=False",
         shift_labels=False,
-        labels=UNSHIFTED + " and on padding",
+        labels=_UNSHIFTED + " and on padding",
         flatten=False,
         has_rows=True,
         takes_media=True,
@@ -133,7 +134,7 @@ def rows_preset(*, return_padding_mask: bool = False) -> Preset:
     )
 
 
-def _build(
+def _build_padding_free(
     batch: PackedBatch,
     *,
     return_position_ids: bool,
@@ -147,9 +148,8 @@ def _build(
     keys: dict[str, Any] = {"input_ids": batch["input_ids"], "labels": batch["labels"]}
     if return_position_ids:
         refuse_continued_positions(batch)
-        keys["position_ids"] = (
-            batch["position_ids"] + position_ids_start if position_ids_start else batch["position_ids"]
-        )
+        positions = batch["position_ids"]
+        keys["position_ids"] = positions + position_ids_start if position_ids_start else positions
     if return_seq_idx:
         keys["seq_idx"] = batch["sequence_ids"]
     if return_flash_attn_kwargs:
