@@ -35,7 +35,7 @@ def expiry_of(path: str | Path) -> datetime:
         if fields[0].tag == _VERSION:
             del fields[0]
         _serial, _algorithm, _issuer, validity, *_ = fields
-        _begin, end = _elements(validity.content)
+        _, end = _elements(validity.content)
         year = "%y" if end.tag == _TWO_DIGITS_OF_YEAR else "%Y"
         return datetime.strptime(end.content.decode("ascii"), f"{year}%m%d%H%M%SZ").replace(tzinfo=UTC)
     except (ValueError, IndexError):

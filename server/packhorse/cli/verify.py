@@ -93,30 +93,27 @@ def command(
         raise click.UsageError(f"--tokens and --version need one dataset, and {folder} holds several; name one of them")
     results: list[_VersionResult] = []
     with stopped_by_signals("nothing was changed"), show_progress() as progress:
-        for path in (path for each in below or [folder] for path in _folders(each, number, all_versions)):
-            result = _VersionResult(folder=path)
-            results.append(result)
-            try:
-                dataset = open_prepared(path, check_pool=False)
-                result.manifest = dataset.manifest
-                result.wrong = verify_files(dataset, progress)
-            except PreparedDatasetError as error:
-                result.wrong = [str(error)]
-            if tokens is not None and result.manifest is not None and not result.wrong:
-                result.lengths = _compare_lengths(path, result.manifest, tokens, id_column, sample, workers, progress)
-                held = _open_source(tokens, id_column).num_sequences
-                result.wrong += _what_differs(result.lengths, result.manifest, tokens, held, is_current=path == folder)
-                result.are_tokens_compared = _has_fingerprint(result.manifest, held)
-                if result.are_tokens_compared and not result.wrong:
-                    result.wrong += _what_differs_in_tokens(result.manifest, tokens)
+        for dataset in below or [folder]:
+            for path in _folders(dataset, number, all_versions):
+                result = _compare_files(path, progress)
+                if tokens is not None and result.manifest is not None and not result.wrong:
+                    lengths = _compare_lengths(path, result.manifest, tokens, id_column, sample, workers, progress)
+                    result.lengths = lengths
+                    held = _open_source(tokens, id_column).num_sequences
+                    result.wrong += _what_differs(lengths, result.manifest, tokens, held, is_current=path == folder)
+                    result.are_tokens_compared = _has_fingerprint(result.manifest, held)
+                    if result.are_tokens_compared and not result.wrong:
+                        result.wrong += _what_differs_in_tokens(result.manifest, tokens)
+                results.append(result)
+    is_wrong = any(result.wrong for result in results)
     if as_json:
         facts = [result.as_json() for result in results]
         click.echo(json.dumps(facts if all_versions or below else facts[0], indent=2))
     else:
         for result in results:
             _print(result, result.folder.name if below else folder.name, tokens)
-        click.echo(f"as it was prepared: {'no' if any(result.wrong for result in results) else 'yes'}")
-    context.exit(1 if any(result.wrong for result in results) else 0)
+        click.echo(f"as it was prepared: {'no' if is_wrong else 'yes'}")
+    context.exit(1 if is_wrong else 0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,6 +159,18 @@ def _folders(folder: Path, number: int | None, all_versions: bool) -> list[Path]
         there = ", ".join(str(version.number) for version in versions)
         raise click.UsageError(f"there is no --version {number}; {folder} has {there}")
     return meant
+
+
+def _compare_files(folder: Path, progress: Progress) -> _VersionResult:
+    """Compares the files of one version with their checksums."""
+    result = _VersionResult(folder=folder)
+    try:
+        dataset = open_prepared(folder, check_pool=False)
+        result.manifest = dataset.manifest
+        result.wrong = verify_files(dataset, progress)
+    except PreparedDatasetError as error:
+        result.wrong = [str(error)]
+    return result
 
 
 def _open_source(tokens: str, id_column: str | None = None) -> "TokenSource":

@@ -1,6 +1,7 @@
 """`packhorse prepare --tokenizer`: text to a dataset that holds its tokens, in one command."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -133,6 +134,14 @@ def test_tokens_of_a_file_that_changed_are_made_again(folder):
     write("text.jsonl", [{"text": "dog"}, {"text": "fox"}])
     assert run(*call).exit_code == 0
     assert open_prepared("sets/d").manifest.num_sequences == 2
+
+
+def test_tokens_whose_record_a_crash_cut_are_made_again(folder):
+    call = ["--input", "text.jsonl", "--tokenizer", "model", "--output", "sets/d", "--max-seq-len"]
+    assert run(*call, 8).exit_code == 1
+    os.truncate("sets/.d.tokens/made.json", 20)
+    assert run(*call, 256).exit_code == 0
+    assert left(folder) == ["d"]
 
 
 def test_an_output_that_is_taken_is_refused_before_tokenizing(folder):

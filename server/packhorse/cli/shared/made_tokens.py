@@ -4,7 +4,6 @@ Owns the hidden folder in which they are until the dataset has a copy, and the d
 failed call can be used again. Leaves making them to the command `tokenize`.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution
 from packhorse.parameters import message_of
 from packhorse.prepare import Grouping, InputColumns, check_plan
+from packhorse.storage import read_record, write_record
 
 _RECORD = "made.json"
 
@@ -81,16 +81,16 @@ def tokens_of_text(
     arguments += _options_of_both(columns, execution)
     read = arguments if old_index is None else [*arguments, str(old_index)]
     request = {"arguments": arguments, "files": _files_now(read)}
-    made = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
+    made = read_record(record)
     if made is not None and request["files"] is not None and request.items() <= made.items():
         click.echo("tokens       those of the call before: neither its options nor a file has changed")
     else:
         flags = ["--resume"] if execution.resume else []
-        flags += ["--overwrite"] if place.overwrite or made is not None else []
+        flags += ["--overwrite"] if place.overwrite or record.exists() else []
         tokens.parent.mkdir(parents=True, exist_ok=True)
         record.unlink(missing_ok=True)
         made = {**request, "sequences_per_row": _tokenize([*arguments, *flags], tokens, old_index)}
-        record.write_text(json.dumps(made), encoding="utf-8")
+        write_record(record, made)
     group_size = made["sequences_per_row"]
     try:
         yield MadeTokens(f"{tokens}.idx", Grouping(size=group_size) if group_size > 1 else None)
