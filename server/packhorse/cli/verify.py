@@ -221,12 +221,7 @@ def _what_differs(
 ) -> Iterator[str]:
     """Yields a sentence for each difference.
 
-    Args:
-        lengths: the comparison of lengths.
-        manifest: of the version.
-        tokens: the token source's path.
-        held: the number of sequences in the token source; None if it is not known.
-        is_current: whether this is the newest version; for an older one the token source may have more sequences.
+    The token source has `held` sequences, None if that is not known; it may have more than an older version had.
     """
     yield from (difference.why for difference in lengths.first)
     more = lengths.differing - len(lengths.first)

@@ -146,13 +146,8 @@ def content_of(
 ) -> Content:
     """Returns the tokens and separators that go into each room of a block, ready to be written.
 
-    Args:
-        block: some bins.
-        source: token source that has every id of the block.
-        loss_mask: source of the loss mask; None to predict every token.
-        separators: the tokens before and after a sequence.
-        pieces: the rule by which the plan cut sequences; None if each comes whole and fills its room, so that the
-            source's lengths are not needed.
+    `pieces` is the rule by which the plan cut sequences; None if each comes whole and fills its room, so that the
+    source's lengths are not needed.
     """
     ids, rooms, first_tokens = block.ids, block.lengths.astype(np.int64), block.first_tokens
     component_ids = block.component_of_sequences()
@@ -235,13 +230,9 @@ def write_position_ids(position_ids: NDArray[np.int64], layout: PackLayout) -> N
 def continue_positions(
     position_ids: NDArray[np.int64], layout: PackLayout, first_tokens: NDArray[np.int64], num_before: int
 ) -> None:
-    """Lets the positions of each piece begin at the number of its first token in the sequence; in place.
+    """Lets the positions of each piece begin at the number of its first token in the sequence, int64 [n]; in place.
 
-    Args:
-        position_ids: positions that begin with 0 in each room: int64 [T].
-        layout: where the pieces lie.
-        first_tokens: number of each piece's first token in its sequence: int64 [n].
-        num_before: separators before a sequence, 0 or 1: they have the first positions, so later pieces add it.
+    The `num_before` separators before a sequence, 0 or 1, have its first positions, so later pieces add them too.
     """
     is_later = first_tokens > 0
     ranges = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)

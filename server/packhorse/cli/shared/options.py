@@ -37,10 +37,10 @@ _LONGEST_WAIT_SECONDS = 1e9
 
 
 class Wait(Seconds):
-    """A time to wait for an answer: `inf` becomes the longest that sockets and gRPC accept."""
+    """A time to wait for an answer; `inf` becomes `_LONGEST_WAIT_SECONDS`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Returns the number of seconds, at most `_LONGEST_WAIT_SECONDS`."""
+        """Returns the number of seconds, at most that."""
         return min(super().convert(value, param, ctx), _LONGEST_WAIT_SECONDS)
 
 
