@@ -14,7 +14,7 @@ import torch.distributed as dist
 from packhorse.client import LoaderOptions, PackedBatch, PackedDataLoader
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.connecting import as_server
-from packhorse.client.loading.folder import of_folder
+from packhorse.client.loading.folder import resolve_folder
 from packhorse.client.loading.ranks import find_rank
 from packhorse.client.options import as_run
 from packhorse.client.presets.megatron import check_segments, megatron_alignment
@@ -90,7 +90,7 @@ class SharedBins:
 
 def rule_of_dataset(data: PackedData) -> ContextRule:
     """Asks the server for the rule by which ranks share the dataset's bins; a ValueError if it has none."""
-    target, dataset, _ = of_folder(data.target, data.dataset, data.tokens)
+    target, dataset, _ = resolve_folder(data.target, data.dataset, data.tokens)
     server, name = as_server(target), as_run(dataset).dataset
 
     def ask() -> ContextRule | None:

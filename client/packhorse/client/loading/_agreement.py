@@ -16,9 +16,9 @@ from packhorse.client.connecting import Server
 from packhorse.client.memory_datasets import MemoryDatasets
 from packhorse.client.options import Run
 
-_MADE: Counter[tuple[str, int, int]] = Counter()
-"""(name, seed, world size) → how many datasets this process has made of them. The number is part of the store's key,
-since a run may make such a dataset several times; all ranks make them in the same order."""
+_NUM_MADE: Counter[tuple[str, int, int]] = Counter()
+"""(name, seed, world size) → how many such datasets this process has made. The number is part of the store's key, since
+a run may make a dataset several times; all ranks make them in the same order."""
 
 _LOCK = threading.Lock()
 
@@ -43,9 +43,9 @@ def digest_of_ranks(server: Server, run: Run, world_size: int | None = None) -> 
     if world_size == 1:
         return ""
     with _LOCK:
-        made = (run.dataset, run.seed, world_size)
-        _MADE[made] += 1
-        key = f"packhorse/{run.dataset}/{run.seed}/{world_size}/{_MADE[made]}"
+        same_run = (run.dataset, run.seed, world_size)
+        _NUM_MADE[same_run] += 1
+        key = f"packhorse/{run.dataset}/{run.seed}/{world_size}/{_NUM_MADE[same_run]}"
     known = store.get(key).decode() if store.check([key]) else ""
     own = server.ask(partial(_digest_at, server, run.dataset, known))
     if known:

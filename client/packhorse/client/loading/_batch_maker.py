@@ -43,7 +43,7 @@ class BatchMaker:
         self.tokens = TokensFromServer() if tokens is None else as_token_source(tokens)
         self.loss_mask = _loss_mask_of(self.tokens, form.loss_mask)
         self._assembler: BatchAssembler | None = None
-        self._checked = ("", 0)  # (fingerprint, number of sequences) of the plan whose tokens were compared last
+        self._checked = ("", 0)  # (fingerprint, number of sequences) of the tokens that were checked last
         self._wants_groups = False  # whether bins must have groups, for `shared_prefix`
         # Short bins in a joined bin, of every component: int64 [C]; None if a bin is one row.
         self._rows_per_bin: NDArray[np.int64] | None = None
@@ -82,17 +82,12 @@ class BatchMaker:
                 f"trees go without extra_tokens={plan.extra_tokens}, which leaves out the last token of each sequence; "
                 f"prepare the dataset with extra_tokens={self.form.separators.num_tokens}"
             )
-        self.tokens = _of_plan(self.tokens, plan)
-        fingerprint = (plan.tokens_fingerprint, plan.tokens_sequences)
-        is_new = bool(plan.tokens_fingerprint) and fingerprint != self._checked and not plan.id_column
-        if (
-            is_new and self.tokens.knows_lengths and not self.wants_tokens
-        ):  # the check makes 64 reads, which take seconds if lengths are not known; with an id column, ids are not rows
-            check_tokens(self.tokens, *fingerprint)
-            self._checked = fingerprint
+        self.tokens = _for_plan(self.tokens, plan)
+        self._check_tokens(plan)
         if self.loss_mask is not None:
-            self.loss_mask = _of_plan(self.loss_mask, plan)
-        pieces, names = PieceRule.of(plan), [component.name for component in plan.components]
+            self.loss_mask = _for_plan(self.loss_mask, plan)
+        pieces = PieceRule.of(plan)
+        names = [component.name for component in plan.components]
         self._assembler = BatchAssembler(
             plan.max_seq_len,
             truncate=pieces.longest is not None,
@@ -111,6 +106,17 @@ class BatchMaker:
         self._wants_groups = self.form.shared_prefix is True and not plan.components
         rows_per_bin = np.array([component.rows_per_bin for component in plan.components], dtype=np.int64)
         self._rows_per_bin = rows_per_bin if self.form.component_rows and (rows_per_bin > 1).any() else None
+
+    def _check_tokens(self, plan: StreamHeader) -> None:
+        """Checks once that the tokens are those that a plan was made from, if that is quick to see."""
+        recorded = (plan.tokens_fingerprint, plan.tokens_sequences)
+        if not plan.tokens_fingerprint or recorded == self._checked:
+            return
+        if plan.id_column or self.wants_tokens:
+            return  # with an id column, ids are not rows; tokens that come with the bins are the dataset's own
+        if self.tokens.knows_lengths:  # else the 64 reads of the check would take seconds
+            check_tokens(self.tokens, *recorded)
+            self._checked = recorded
 
     def assemble(self, bins: BinBlock) -> PackedBatch:
         """Assembles bins into one batch of PackedBatch's keys; see `BatchAssembler.assemble`."""
@@ -175,6 +181,6 @@ def _loss_mask_of(tokens: TokenSource, given: Any) -> TokenSource | None:
     return TokensFromServer() if isinstance(given, str) and given == AUTO else as_token_source(given, is_loss_mask=True)
 
 
-def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
+def _for_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
     """Returns the source prepared for the plan's ids: of a mixture's components, or of an id column."""
     return source.for_components(plan.components) if plan.components else source.for_ids(plan.id_column)

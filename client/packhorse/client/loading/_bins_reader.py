@@ -1,4 +1,4 @@
-"""`BinsReader`: with what one process of `PackedBins` reads, i.e. its connection, and the epochs and rows in use.
+"""`BinsReader`: how one process of `PackedBins` reads, with its connection and the epochs and rows in use.
 
 Owns requests for bins, and how many epochs stay in memory. Leaves reading ahead to `_read_ahead`, and rows to `_rows`.
 """
@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.client.api import Client
 from packhorse.client.errors import RequestTooLargeError
@@ -21,6 +21,13 @@ from packhorse.types import StreamHeader
 
 _OPEN_EPOCHS = 2
 """Epochs whose bins stay in memory: near the end of an epoch, a loader that reads ahead reads the next one too."""
+
+
+class _IndexedRows(NamedTuple):
+    """The rows that some indices mean."""
+
+    indices: Indices
+    rows: RowsAhead
 
 
 class BinsReader:
@@ -43,28 +50,28 @@ class BinsReader:
         *,
         with_tokens: bool,
     ) -> None:
-        self._with_tokens = with_tokens
         self.pid = os.getpid()
         self.client = client
         self.is_prepared = False
         """Whether the BatchMaker of this process was prepared for the dataset."""
         self.assembling = threading.Lock()
-        """The lock of a thread that makes a batch."""
+        """Held by the thread that makes a batch."""
         self._run = run
         self._rows_at = rows_at
         self._lock = lock
+        self._with_tokens = with_tokens
         self._epochs: BoundedCache[tuple[int, str], ReadAhead] = BoundedCache(_OPEN_EPOCHS)
-        self._rows: tuple[Indices, RowsAhead] | None = None
+        self._indexed: _IndexedRows | None = None
 
-    def rows(self, indexed: Indices) -> RowsAhead:
-        """Returns the rows by index; the same object each time, until `indexed` is another object."""
-        if self._rows is None or self._rows[0] is not indexed:
+    def rows(self, indices: Indices) -> RowsAhead:
+        """Returns the rows by index; the same object each time, until `indices` is another object."""
+        if self._indexed is None or self._indexed.indices is not indices:
             with self._lock:
-                if self._rows is None or self._rows[0] is not indexed:
-                    self._rows = indexed, RowsAhead(self._rows_at, indexed.ends[-1])
-        return self._rows[1]
+                if self._indexed is None or self._indexed.indices is not indices:
+                    self._indexed = _IndexedRows(indices, RowsAhead(self._rows_at, indices.ends[-1]))
+        return self._indexed.rows
 
-    def epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
+    def bins_of_epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
         """Returns the bins of one epoch by position; the object is made at the first call and then reused."""
         fetch = partial(self._fetch, epoch, header.digest)
         return self._epochs.get((epoch, header.digest), lambda: ReadAhead(fetch, header.num_bins))

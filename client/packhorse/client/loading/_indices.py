@@ -34,7 +34,7 @@ class Indices:
         choice: `Progress.choice` at the time; if it has changed since, the user has chosen another epoch.
         resume: the first epoch, and the position where it begins.
         headers: the facts of each epoch.
-        multiple_of: number of rows to a multiple of which each epoch is filled with empty bins.
+        multiple_of: empty bins fill each epoch up to a multiple of this number of rows.
     """
 
     def __init__(self, choice: int, resume: Resume, headers: list[StreamHeader], multiple_of: int) -> None:
@@ -44,13 +44,18 @@ class Indices:
         rows = [header.num_bins for header in headers]
         rows[0] -= resume.position
         self.ends = list(accumulate(-(-count // multiple_of) * multiple_of for count in rows))
+        """For each epoch, the index after its last row."""
 
-    def find(self, index: int) -> BinAddress:
-        """Returns what an index means; negative ones count from the end. Raises an IndexError if it is out of range."""
+    def from_start(self, index: int) -> int:
+        """Returns a row's index ≥ 0; negative ones count from the end. Raises an IndexError if there is no such row."""
         length = self.ends[-1]
         if not -length <= index < length:
             raise IndexError(f"index {index} is outside of {length} rows")
-        index %= length
+        return index % length
+
+    def find(self, index: int) -> BinAddress:
+        """Returns what an index means; see `from_start`."""
+        index = self.from_start(index)
         number = bisect_right(self.ends, index)
-        before = self.ends[number - 1] if number else -self._first.position
-        return BinAddress(self._first.epoch + number, index - before, self.headers[number])
+        position = index - self.ends[number - 1] if number else index + self._first.position
+        return BinAddress(self._first.epoch + number, position, self.headers[number])

@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from torch.utils.data import get_worker_info
@@ -24,6 +24,16 @@ from packhorse.topology import Topology
 from packhorse.wire import own_digest
 
 _Batch = TypeVar("_Batch")
+_HASH_BYTES = 7
+"""Bytes of a digest's hash: the number fits into an int64 that is not negative."""
+
+
+class _Recorded(NamedTuple):
+    """The state after the last batch of a choice."""
+
+    choice: int
+    """The choice's number."""
+    state: Mapping[str, Any]
 
 
 class Progress:
@@ -38,8 +48,8 @@ class Progress:
         self._topology = topology
         self._shared = SharedProgress()
         self._own: Resume | None = None  # where only this worker begins, as a StatefulDataLoader's state says
-        self._last: tuple[int, Mapping[str, Any]] | None = None  # (a choice's number, the state after its last batch)
-        self._iterations = 0  # iterations of this process; only the last one may continue
+        self._last: _Recorded | None = None
+        self._num_iterations = 0  # of this process; only the last one may continue
         self._pid = os.getpid()
         self.choose(Resume(epoch=epoch))
         _OF_MAIN_PROCESS.add(self)
@@ -117,10 +127,11 @@ class Progress:
             DigestMismatchError: another worker got another dataset of the same name.
         """
         worker, _ = worker_of_process()
-        number = int.from_bytes(hashlib.sha256(own_digest(digest).encode()).digest()[:7]) + 1
-        self._shared.record_answer(worker, number)
+        hashed = hashlib.sha256(own_digest(digest).encode()).digest()
+        digest_hash = int.from_bytes(hashed[:_HASH_BYTES]) + 1  # 0 stands for no answer
+        self._shared.record_answer(worker, digest_hash)
         self.bind(digest)
-        if self._shared.has_other_answer(number):
+        if self._shared.has_other_answer(digest_hash):
             raise DigestMismatchError(
                 f"the workers of one loader got different datasets named {dataset!r}, this one digest "
                 f"{own_digest(digest)}: replicas serve different data under one name, or it was replaced just now; "
@@ -157,9 +168,9 @@ class Progress:
             self._shared.resume = resume
 
     def state(self) -> State:
-        """Returns the state after this process's last batch; before the first batch, of where it will begin."""
-        if self._last is not None and self._last[0] == self.choice:
-            return dict(self._last[1])
+        """Returns the state after this process's last batch; before the first batch, where it will begin."""
+        if self._last is not None and self._last.choice == self.choice:
+            return dict(self._last.state)
         resume, (worker, num_workers) = self.next, worker_of_process()
         steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
         cursor = resume.cursor_at(
@@ -169,7 +180,7 @@ class Progress:
 
     def record(self, choice: int, state: Mapping[str, Any]) -> None:
         """Records the state after the last batch, and the number of the choice whose batch it is."""
-        self._last = choice, state
+        self._last = _Recorded(choice, state)
 
     def follow(self, steps: Iterator[tuple[State, _Batch | None]]) -> Iterator[_Batch]:
         """Yields the batches of an iteration, and records the state after each.
@@ -182,11 +193,11 @@ class Progress:
             RuntimeError: a later iteration of the same dataset has begun in this process.
         """
         info = get_worker_info()
-        self._iterations += 1
-        mine = self._iterations
+        self._num_iterations += 1
+        number = self._num_iterations
         choice, iteration = self.choice, self._shared.iteration
-        is_first = info is None or info.id == 0
-        if is_first and self._own is None and self._shared.has_ended:
+        is_first_worker = info is None or info.id == 0
+        if is_first_worker and self._own is None and self._shared.has_ended:
             raise ValueError(
                 f"epoch {self.next.epoch} is finished, and the next epoch is not chosen; loop with "
                 "`for epoch in dataset.epochs(num_epochs)`, or call dataset.set_epoch before you iterate the "
@@ -195,7 +206,7 @@ class Progress:
         state: State = {}
         num_batches = 0
         for state, batch in steps:
-            if mine != self._iterations:
+            if number != self._num_iterations:
                 raise RuntimeError(
                     "this iteration was ended by a later one over the same dataset, which has one state; make a "
                     "dataset for each iterator"
@@ -206,7 +217,7 @@ class Progress:
                 yield batch
         if info is None:
             self.finish(choice, state["digest"])
-        elif is_first and num_batches:
+        elif is_first_worker and num_batches:
             self._shared.end(iteration)  # one worker says so for all
 
     def epochs(self, num_epochs: int) -> Iterator[int]:

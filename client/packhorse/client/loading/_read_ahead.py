@@ -21,8 +21,8 @@ _CHUNK_BYTES = 64 << 10
 _MOST_BINS = 512
 """The most bins in a chunk."""
 _MOST_CHUNKS = 4
-"""Chunks that stay in memory; threads that read at different speeds use at most two at a time."""
-_FEWEST = 4
+"""The most chunks in memory; threads that read at different speeds use at most two at a time."""
+_FEWEST_POSITIONS = 4
 """The fewest positions that can be a walk."""
 _SPARSEST = 32
 """A walk has at least one in this many multiples of its stride; other workers may read the rest."""
@@ -69,7 +69,7 @@ class ReadAhead:
             return found
         if not stride:
             block = self._fetch(positions)
-            self._bins_per_chunk = self._bins_per_chunk or _bins_in(block)
+            self._bins_per_chunk = self._bins_per_chunk or _bins_per_chunk(block)
             return block
         with self._fetching:  # if several threads walk, the first reads and the others find the chunk
             with self._lock:
@@ -90,11 +90,11 @@ class ReadAhead:
         missing = [position for position in positions if all(chunk.find(position) < 0 for chunk in known)]
         begins = sorted({position // size * size + position % stride for position in missing})
         ranges = [range(begin, min(begin + size, self._num_bins), stride) for begin in begins]
-        block = self._fetch([position for some in ranges for position in some])
-        chunks, taken = [], 0
-        for some in ranges:
-            chunks.append(_Chunk(some.start, stride, block.slice(taken, taken + len(some))))
-            taken += len(some)
+        block = self._fetch([position for of_chunk in ranges for position in of_chunk])
+        chunks, end = [], 0
+        for of_chunk in ranges:
+            begin, end = end, end + len(of_chunk)
+            chunks.append(_Chunk(of_chunk.start, stride, block.slice(begin, end)))
         with self._lock:
             self._chunks.extend(chunks)
         return [*chunks, *known]
@@ -113,29 +113,32 @@ def stride_of(seen: Sequence[int], *, sparsest: int) -> int:
     """
     first = min(seen)
     stride = gcd(*(position - first for position in seen))
-    if len(seen) < _FEWEST or not stride or max(seen) - first > sparsest * len(seen) * stride:
+    if len(seen) < _FEWEST_POSITIONS or not stride or max(seen) - first > sparsest * len(seen) * stride:
         return 0
     return stride
 
 
 def _taken(positions: Sequence[int], chunks: Sequence[_Chunk] | deque[_Chunk]) -> BinBlock | None:
     """Returns the bins at these positions; None if the chunks do not hold all."""
-    parts: list[tuple[_Chunk, int, int]] = []  # (chunk, first bin, end) of adjacent bins of one chunk
+    parts: list[BinBlock] = []
+    current: _Chunk | None = None  # its bins [first, end) come next, and are not in `parts` yet
+    first = end = 0
     for position in positions:
         for chunk in chunks:
             if (index := chunk.find(position)) >= 0:
                 break
         else:
             return None
-        if parts and parts[-1][0] is chunk and parts[-1][2] == index:
-            parts[-1] = (chunk, parts[-1][1], index + 1)
-        else:
-            parts.append((chunk, index, index + 1))
-    return joined([chunk.block.slice(first, end) for chunk, first, end in parts]) if parts else None
+        if chunk is not current or index != end:
+            if current is not None:
+                parts.append(current.block.slice(first, end))
+            current, first = chunk, index
+        end = index + 1
+    return joined([*parts, current.block.slice(first, end)]) if current is not None else None
 
 
-def _bins_in(block: BinBlock) -> int:
-    """Returns the number of bins for a chunk of _CHUNK_BYTES, judged by the first answer: a power of two."""
+def _bins_per_chunk(block: BinBlock) -> int:
+    """Returns how many bins like these make a chunk of _CHUNK_BYTES: a power of two."""
     bytes_per_sequence = block.ids.itemsize + block.lengths.itemsize
     num_bytes = bytes_per_sequence * len(block.ids) + block.bin_ends.itemsize * len(block)
     bytes_per_bin = max(num_bytes // max(len(block), 1), 1)

@@ -1,7 +1,7 @@
-"""Rows of `PackedBins`, as dictionaries of tensors: made when they are read, or ahead if indices are a walk.
+"""Rows of `PackedBins`, as dictionaries of tensors: made when they are read, or ahead if the indices are a walk.
 
-Owns when a row is made, and how many rows stay in memory. Leaves making rows to `packed_bins`, and bins, and what a
-walk is, to `_read_ahead`.
+Owns when a row is made, and how many rows stay in memory. Leaves making rows to `packed_bins`, and the bins to
+`_read_ahead`, which also says what a walk is.
 """
 
 import threading
@@ -53,18 +53,18 @@ class Rows(Sequence[dict[str, Any]]):
         return self._made
 
 
-_AT_ONCE = 16
+_MOST_ROWS_AT_ONCE = 16
 """The most rows that are made together; more at once would not be faster."""
-_AT_ONCE_BYTES = 2 << 20
+_MOST_BYTES_AT_ONCE = 2 << 20
 """The most bytes of rows that are made together; long rows are not faster together."""
-_READY_BYTES = 32 << 20
+_MOST_READY_BYTES = 32 << 20
 """The most bytes of rows that wait to be read. 16 threads with batches of 8 rows of 2,048 tokens need 8 MiB."""
 _SPARSEST_ROWS = 4
 """Rows are made ahead if at least one in this many is read; a sparser walk would waste them."""
 
 
 class RowsAhead:
-    """Rows by index, up to 16 made together if the indices are a walk. Many threads may use it.
+    """Rows by index, several made together if the indices are a walk. Many threads may use it.
 
     Each row is returned once: a second read of it makes it again.
 
@@ -79,7 +79,7 @@ class RowsAhead:
         self._seen: deque[int] = deque(maxlen=REMEMBERED)
         self._ready: dict[int, dict[str, Any]] = {}
         self._making = threading.Lock()
-        self._bytes_per_row = _AT_ONCE_BYTES  # until the first row is made: so the first is made by itself
+        self._bytes_per_row = _MOST_BYTES_AT_ONCE  # so the first row, which shows the size, is made by itself
 
     def row(self, index: int) -> dict[str, Any]:
         """Returns the row at an index. Calls `make`, which may raise, at most once."""
@@ -92,12 +92,12 @@ class RowsAhead:
             if row is not None:
                 return row
             stride = stride_of(list(self._seen), sparsest=_SPARSEST_ROWS)
-            at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // self._bytes_per_row))
+            at_once = max(1, min(_MOST_ROWS_AT_ONCE, _MOST_BYTES_AT_ONCE // self._bytes_per_row))
             wanted = range(index, min(index + at_once * stride, self._num_rows), stride) if stride else (index,)
             missing = [each for each in wanted if each not in self._ready]
             row, *others = self._make(missing)
             self._bytes_per_row = max(1, sum(getattr(value, "nbytes", 0) for value in row.values()))
             self._ready.update(zip(missing[1:], others, strict=True))
-            while len(self._ready) * self._bytes_per_row > _READY_BYTES:
+            while len(self._ready) * self._bytes_per_row > _MOST_READY_BYTES:
                 self._ready.pop(next(iter(self._ready)), None)
             return row

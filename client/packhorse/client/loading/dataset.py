@@ -20,7 +20,7 @@ from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._dispatching import refuse_dispatching
 from packhorse.client.loading._progress import Progress, worker_of_process
-from packhorse.client.loading.folder import of_folder
+from packhorse.client.loading.folder import resolve_folder
 from packhorse.client.loading.ranks import find_rank
 from packhorse.client.loading.workers.preemption import outlive_preemption
 from packhorse.client.options import BalanceName, Run, as_run, with_arguments
@@ -93,18 +93,18 @@ class PackedDataset(IterableDataset[Batch]):
         topology: Topology | None = None,
         batch: BatchFormat | None = None,
     ) -> None:
-        target, dataset, tokens = of_folder(target, dataset, tokens)
+        target, dataset, tokens = resolve_folder(target, dataset, tokens)
         self.run = as_run(dataset, seed)
         self.rank, world_size = find_rank(rank)
-        chosen = None if balance is None else as_choice("balance", Balance, balance)
-        self.topology = _of_loader(topology, batch_size, chosen, world_size)
+        self.topology = _loader_topology(topology, batch_size, balance, world_size)
         self._server = as_server(target)
         self.maker = BatchMaker(tokens, with_arguments(batch or BatchFormat(), preset=preset))
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
         self.progress = Progress(self.run.epoch, self.run.seed, self.topology)
         self.progress.bind(digest_of_ranks(self._server, self.run, world_size))
-        self._num_steps: tuple[Resume, int] | None = None  # (an iteration's beginning, its steps), as counted last
+        self._counted: Resume | None = None  # the beginning of the iteration whose steps were counted last
+        self._num_steps = 0  # the steps of that iteration
 
     @property
     def epoch(self) -> int:
@@ -169,9 +169,10 @@ class PackedDataset(IterableDataset[Batch]):
         resume = self.progress.next
         if self._is_independent and get_worker_info() is None:
             raise TypeError("a dataset of mode 'independent' has no length: every worker goes through the whole epoch")
-        if self._num_steps is None or self._num_steps[0] != resume:
-            self._num_steps = (resume, self._server.ask(partial(self._count_steps, resume)))
-        return self._num_steps[1]
+        if self._counted != resume:
+            self._num_steps = self._server.ask(partial(self._count_steps, resume))
+            self._counted = resume
+        return self._num_steps
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields this worker's batches of the epoch; may raise any exception of the client.
@@ -187,7 +188,7 @@ class PackedDataset(IterableDataset[Batch]):
         """
         refuse_dispatching()
         if get_worker_info() is not None:
-            outlive_preemption(partial(getattr, self.progress, "is_exiting"))
+            outlive_preemption(lambda: self.progress.is_exiting)
         return self.progress.follow(self._steps())
 
     def iterate(self) -> Iterator[Batch]:
@@ -198,16 +199,16 @@ class PackedDataset(IterableDataset[Batch]):
         """Yields (state after the batch, batch) for this worker's steps; at the epoch's end (last state, None)."""
         worker, num_workers = worker_of_process()
         is_one_of_many = self._is_independent and num_workers > 1
-        resume, facts = self.progress.start_iteration(needs_position_of_worker=is_one_of_many), self.progress.facts
+        resume = self.progress.start_iteration(needs_position_of_worker=is_one_of_many)
+        facts = self.progress.facts
 
         def cursor_after(step: int, steps_into: int) -> State:
             position, digest = stream.position_after(step), stream.header.digest
             return resume.cursor_at(position, steps_into, digest=digest, seed=self.run.seed, facts=facts)
 
-        wants = self.maker.wants_tokens
         with (
             self._server.open() as client,
-            self._stream(client, resume, worker, num_workers, with_tokens=wants) as stream,
+            self._stream(client, resume, worker, num_workers, with_tokens=self.maker.wants_tokens) as stream,
         ):
             self.run.check_skips(resume.epoch, stream.header)
             if not stream.header.components:  # a mixture's digest changes with its stages
@@ -215,7 +216,8 @@ class PackedDataset(IterableDataset[Batch]):
             pin_memory = get_worker_info() is None and torch.cuda.is_available()
             for step, batch in self.maker.batches(stream, pin_memory=pin_memory):
                 cursor = cursor_after(step, stream.topology.steps_into_optimizer_step(step, stream.header.num_bins))
-                state = as_worker_state(cursor, num_workers - 1, num_workers, facts)
+                steps_ahead = num_workers - 1  # the other workers' steps come before this one's next
+                state = as_worker_state(cursor, steps_ahead, num_workers, facts)
                 if is_one_of_many:
                     cursor = cursor | {"position": NO_POSITION}
                 yield state, type(batch)(batch, cursor=cursor)
@@ -260,8 +262,11 @@ class PackedDataset(IterableDataset[Batch]):
         )
 
 
-def _of_loader(topology: Topology | None, batch_size: int | None, balance: Balance | None, world_size: int) -> Topology:
+def _loader_topology(
+    topology: Topology | None, batch_size: int | None, balance: Balance | BalanceName | None, world_size: int
+) -> Topology:
     """Returns the topology of a dataset, from its arguments and the world size; refuses fields that others decide."""
+    balance = None if balance is None else as_choice("balance", Balance, balance)
     given = topology or Topology()
     if batch_size is None and topology is None:
         raise ValueError("batch_size is missing: bins in a batch, for each rank")

@@ -19,7 +19,7 @@ _MANIFEST = "manifest.json"
 _MIXTURE_SUFFIX = ".mixture.toml"
 
 
-def of_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -> tuple[Any, str | Run, Any]:
+def resolve_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -> tuple[Any, str | Run, Any]:
     """Returns (target, dataset, tokens), as given, or as a prepared folder's path determines them.
 
     Args:

@@ -111,8 +111,8 @@ class PackedDataLoader:
         """
         progress, digest = self.dataset.progress, ""
         progress.restart()
-        choice = progress.choice
-        for batch in self._of_this_rank() if self._peers is None else self._of_peers(self._peers):
+        choice = progress.choice  # a later one, made while this iteration goes on, is not changed by its end
+        for batch in self._own_batches() if self._peers is None else self._shared_batches(self._peers):
             progress.record(choice, batch["cursor"])
             digest = batch["cursor"]["digest"]
             yield batch
@@ -130,25 +130,26 @@ class PackedDataLoader:
             self._batches.close()
             self._batches = None
 
-    def _of_this_rank(self) -> Iterator[Batch]:
+    def _own_batches(self) -> Iterator[Batch]:
+        """Returns the batches that this rank reads itself, on the device."""
         if self._batches is None:
             self._batches = DevicePrefetcher(self._data_loader(), self.options.device, depth=self.options.depth)
         return iter(self._batches)
 
-    def _of_peers(self, peers: Peers) -> Iterator[Batch]:
+    def _shared_batches(self, peers: Peers) -> Iterator[Batch]:
         """Returns the batches that this rank shares with its peers, after checking that all would read the same."""
-        dataset, begin = self.dataset, self.dataset.progress.next
+        dataset, resume = self.dataset, self.dataset.progress.next
         peers.agree(
             {
                 "the dataset": dataset.run.dataset,
                 "the seed": dataset.run.seed,
                 "the data-parallel rank": dataset.rank,
                 "the topology": dataset.topology,
-                "the epoch": begin.epoch,
-                "the position": (begin.position, begin.first_step),
+                "the epoch": resume.epoch,
+                "the position": (resume.position, resume.first_step),
             }
         )
-        return peers.share(self._of_this_rank() if peers.is_first else None, chosen_device(self.options.device))
+        return peers.share(self._own_batches() if peers.is_first else None, chosen_device(self.options.device))
 
     def _data_loader(self) -> "DataLoader[Batch]":
         """Returns the DataLoader that makes this rank's batches, in workers or in this process.
@@ -157,7 +158,7 @@ class PackedDataLoader:
         """
         options = self.options
         if options.num_workers == 0:
-            return DataLoader(_OneEpoch(self.dataset), batch_size=None)
+            return DataLoader(_InThisProcess(self.dataset), batch_size=None)
         return _Workers(
             self.dataset,
             batch_size=None,
@@ -176,7 +177,7 @@ class _Workers(DataLoader[Batch]):
             return super().__iter__()
 
 
-class _OneEpoch(IterableDataset[Batch]):
+class _InThisProcess(IterableDataset[Batch]):
     """A dataset whose batches are made in this process, ahead of the loop.
 
     Reaching its end does not end the epoch: the loader decides that, when the loop has got the last batch.

@@ -26,7 +26,7 @@ from packhorse.client.loading._bins_reader import BinsReader
 from packhorse.client.loading._indices import BinAddress, Indices
 from packhorse.client.loading._progress import Progress
 from packhorse.client.loading._rows import Rows
-from packhorse.client.loading.folder import of_folder
+from packhorse.client.loading.folder import resolve_folder
 from packhorse.client.loading.workers.preemption import outlive_preemption
 from packhorse.client.options import Run, as_run, with_arguments
 from packhorse.client.presets import BatchFormat, Preset, PresetName
@@ -121,7 +121,7 @@ class PackedBins(Dataset[dict[str, Any]]):
     ) -> None:
         if output not in ("torch", "numpy"):
             raise ValueError(f"output must be 'torch' or 'numpy', got {output!r}")
-        target, dataset, tokens = of_folder(target, dataset, tokens)
+        target, dataset, tokens = resolve_folder(target, dataset, tokens)
         self.run = as_run(dataset, seed)
         self.num_epochs = checked_integer("num_epochs", num_epochs, 1)
         self.num_bins_multiple_of = checked_integer("num_bins_multiple_of", num_bins_multiple_of, 1)
@@ -176,9 +176,9 @@ class PackedBins(Dataset[dict[str, Any]]):
         """
         if not checked_integer("num_rows", num_rows, 0):
             resume = self._progress.next
-            epoch, position, digest = resume.epoch, resume.position, self._indices_now().headers[0].digest
+            epoch, position, digest = resume.epoch, resume.position, self._current_indices().headers[0].digest
         else:
-            address = self._indices_now().find(num_rows - 1)
+            address = self._current_indices().find(num_rows - 1)
             epoch, digest = address.epoch, address.header.digest
             position = min(address.position + 1, address.header.num_bins)
         return Cursor(digest=digest, seed=self.run.seed, epoch=epoch, position=position)
@@ -200,7 +200,7 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     def __len__(self) -> int:
         """Number of rows in all epochs together; asks the server once, in a child process (see `Server.ask`)."""
-        return self._indices_now().ends[-1]
+        return self._current_indices().ends[-1]
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """Returns one row; negative indices count from the end.
@@ -209,10 +209,9 @@ class PackedBins(Dataset[dict[str, Any]]):
             IndexError: there is no such row.
             ValueError: the preset or the format makes whole batches, not rows.
         """
-        indexed = self._indices_now()
-        number = as_index(index)
-        indexed.find(number)
-        return self._reader_of_process().rows(indexed).row(number % indexed.ends[-1])
+        indices = self._current_indices()
+        from_start = indices.from_start(as_index(index))
+        return self._reader_of_process().rows(indices).row(from_start)
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> "Rows":
         """Returns many rows by one request. A DataLoader calls this for a batch.
@@ -220,11 +219,11 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             IndexError: there is no such row.
         """
-        indexed = self._indices_now()
-        return Rows(self._bins([indexed.find(as_index(index)) for index in indices]), self._rows_of)
+        current = self._current_indices()
+        return Rows(self._bins([current.find(as_index(index)) for index in indices]), self._rows_of)
 
     def _getitems(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Returns the same as a list; Grain calls this to read many records at once."""
+        """Returns many rows as a list; Grain calls this to read many records at once."""
         return list(self.__getitems__(indices))
 
     def collate(self, rows: "Rows") -> Batch:
@@ -277,23 +276,23 @@ class PackedBins(Dataset[dict[str, Any]]):
                 f"{what} makes one batch of many bins, not rows; give the DataLoader collate_fn=bins.collate"
             )
         batch = self._assemble(bins)
-        keys: dict[str, Any] = self._maker.convert(batch)
+        columns: dict[str, Any] = self._maker.convert(batch)
         if preset is None:
-            keys = {name: keys[name] for name in _ROW_KEYS} | {"position": torch.tensor(bins.positions)}
+            columns = {name: columns[name] for name in _ROW_KEYS} | {"position": torch.tensor(bins.positions)}
             if "bin_component_ids" in batch:
-                keys["component_id"] = batch["bin_component_ids"]
+                columns["component_id"] = batch["bin_component_ids"]
         as_row: type[dict[str, Any]] = Batch
         if self._output == "numpy":
-            keys = {name: [np.asarray(item) for item in value] for name, value in keys.items()}
+            columns = {name: [np.asarray(item) for item in column] for name, column in columns.items()}
             as_row = dict  # JAX and Grain look into plain dicts only
-        return [as_row({name: value[i] for name, value in keys.items()}) for i in range(len(bins))]
+        return [as_row({name: column[i] for name, column in columns.items()}) for i in range(len(bins))]
 
     def _assemble(self, bins: BinBlock) -> PackedBatch:
-        """Makes one batch of bins; prepares the maker at the first."""
+        """Makes one batch of bins; prepares the maker at this process's first call."""
         reader = self._reader_of_process()
         with reader.assembling:  # one thread at a time: a source may hold state between its calls for one batch
             if not reader.is_prepared:
-                self._maker.prepare(self._indices_now().headers[0])
+                self._maker.prepare(self._current_indices().headers[0])
                 reader.is_prepared = True
             return self._maker.assemble(bins)
 
@@ -301,15 +300,15 @@ class PackedBins(Dataset[dict[str, Any]]):
         """Returns the bins at some addresses: by one request, or by one for each epoch if they are in several."""
         parts = []
         for (epoch, is_empty), group in groupby(addresses, key=lambda address: (address.epoch, address.is_empty)):
-            some = list(group)
+            adjacent = list(group)
             if is_empty:
-                parts.append(_NO_BINS.padded(len(some)))
+                parts.append(_NO_BINS.padded(len(adjacent)))
             else:
-                read = self._reader_of_process().epoch(epoch, some[0].header)
-                parts.append(read.bins([address.position for address in some]))
+                read_ahead = self._reader_of_process().bins_of_epoch(epoch, adjacent[0].header)
+                parts.append(read_ahead.bins([address.position for address in adjacent]))
         return joined(parts or [_NO_BINS])
 
-    def _indices_now(self) -> Indices:
+    def _current_indices(self) -> Indices:
         """Returns the meaning of indices; made again after another epoch or cursor was chosen."""
         choice = self._progress.choice
         if self._indices is None or self._indices.choice != choice:
@@ -328,30 +327,32 @@ class PackedBins(Dataset[dict[str, Any]]):
         """
         key = str(self.run.skips(resume.epoch)), resume.position
         if key not in self._headers:
-            is_apart = get_worker_info() is None and (self._reader is None or self._reader.pid != os.getpid())
-            if is_apart:
-                self._headers[key] = self._server.ask(partial(self._ask_header, resume))
-            else:
+            is_connected = self._reader is not None and self._reader.pid == os.getpid()
+            if is_connected or get_worker_info() is not None:
                 self._headers[key] = self._ask_header(resume, self._reader_of_process().client)
+            else:
+                self._headers[key] = self._server.ask(partial(self._ask_header_anew, resume))
         return self._headers[key]
 
-    def _ask_header(self, resume: Resume, client: Client | None = None) -> StreamHeader:
-        """Returns the header of an epoch's stream, by this client or a new one; the server compares the digest."""
-        if client is None:
-            with self._server.open() as own:
-                return self._ask_header(resume, own)
+    def _ask_header_anew(self, resume: Resume) -> StreamHeader:
+        """Returns the header of an epoch's stream, over a new connection."""
+        with self._server.open() as client:
+            return self._ask_header(resume, client)
+
+    def _ask_header(self, resume: Resume, client: Client) -> StreamHeader:
+        """Returns the header of an epoch's stream; the server compares the digest."""
         with client.stream_bins(
             self.run.dataset,
             epoch=resume.epoch,
             seed=self.run.seed,
             topology=Topology(start_position=resume.position),
             skip=self.run.skips(resume.epoch),
-            expected_digest=resume.digest or self._digest_before(),
+            expected_digest=resume.digest or self._known_digest(),
         ) as stream:
             self.run.check_skips(resume.epoch, stream.header)
             return stream.header
 
-    def _digest_before(self) -> str:
+    def _known_digest(self) -> str:
         """Returns the digest that this run reads: of the first answer, or as its ranks agreed; "" if unknown."""
         return next((header.digest for header in self._headers.values()), self._agreed)
 
@@ -363,12 +364,11 @@ class PackedBins(Dataset[dict[str, Any]]):
                 reader = self._reader
                 if reader is None or reader.pid != os.getpid():
                     if get_worker_info() is not None:
-                        outlive_preemption(partial(getattr, self._progress, "is_exiting"))
-                    rows_at = lambda indices: list(self.__getitems__(indices))  # noqa: E731
+                        outlive_preemption(lambda: self._progress.is_exiting)
                     reader = self._reader = BinsReader(
                         self._server.open(),
                         self.run,
-                        rows_at,
+                        self._getitems,
                         self._lock,
                         with_tokens=self._maker.wants_tokens,
                     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _Batch = TypeVar("_Batch")
 
 
-class _Sent(NamedTuple):
+class _Announcement(NamedTuple):
     """The message that is sent before a batch's tensors."""
 
     batch: Any = None
@@ -51,12 +51,12 @@ class Peers:
             raise ValueError("peers must be a process group that this process is in")
         self.is_first = rank == 0
         self._group = group
-        self._first = first_rank_of(group)
+        self._first_rank = first_rank_of(group)
         self._device = device_of(group)
 
     @classmethod
     def of(cls, peers: "dist.ProcessGroup | DeviceMesh | None") -> "Peers | None":
-        """Returns the peers in a process group or along a mesh's dimension; None without, or for a group of one rank.
+        """Returns the peers in a process group or along a mesh's dimension; None if there is only one.
 
         Raises:
             ValueError: it is neither, or a mesh of several dimensions.
@@ -107,42 +107,44 @@ class Peers:
         return self._received(device) if batches is None else self._sent(batches)
 
     def _sent(self, batches: Iterator[_Batch]) -> Iterator[_Batch]:
-        """Yields the first rank's batches, and sends each to the others: a `_Sent`, then the bytes of all tensors."""
+        """Yields the first rank's batches, and sends each to the others: an `_Announcement`, then the bytes."""
         while True:
             try:
                 batch = next(batches)
             except StopIteration:
-                self._announce(_Sent())
+                self._exchange(_Announcement())
                 return
             except Exception as error:
-                self._announce(_Sent(error=f"{type(error).__name__}: {error}"))
+                self._exchange(_Announcement(error=f"{type(error).__name__}: {error}"))
                 raise
             tensors = _tensors_of(batch)
             data = torch.empty(sum(map(room_bytes, tensors)), dtype=torch.uint8, device=self._device)
             for tensor, room in zip(tensors, _rooms(data, tensors), strict=True):
                 room.copy_(tensor)
-            self._announce(_Sent(map_tensors(_outline, batch), len(data)))
-            broadcast(data, self._group, self._first)
+            self._exchange(_Announcement(map_tensors(_outline, batch), len(data)))
+            broadcast(data, self._group, self._first_rank)
             yield batch
 
     def _received(self, device: torch.device) -> Iterator[Any]:
         """Yields the batches that the first rank sends, until its epoch ends."""
         while True:
-            sent = self._announce(None)
-            if sent.error:
-                raise RuntimeError(f"the first of this rank's peers, which reads for all of them, failed: {sent.error}")
-            if sent.batch is None:
+            announced = self._exchange(None)
+            if announced.error:
+                raise RuntimeError(
+                    f"the first of this rank's peers, which reads for all of them, failed: {announced.error}"
+                )
+            if announced.batch is None:
                 return
-            data = torch.empty(sent.num_bytes, dtype=torch.uint8, device=self._device)
-            broadcast(data, self._group, self._first)
-            yield _filled(sent.batch, _rooms(data.to(device), _tensors_of(sent.batch)))
+            data = torch.empty(announced.num_bytes, dtype=torch.uint8, device=self._device)
+            broadcast(data, self._group, self._first_rank)
+            yield _filled(announced.batch, _rooms(data.to(device), _tensors_of(announced.batch)))
 
-    def _announce(self, sent: _Sent | None) -> _Sent:
-        """Sends the message about the next batch, or receives it if `sent` is None."""
-        announced: list[Any] = [sent]
-        dist.broadcast_object_list(announced, self._first, group=self._group, device=self._device)
-        found: _Sent = announced[0]
-        return found
+    def _exchange(self, sent: _Announcement | None) -> _Announcement:
+        """Sends the message about the next batch, or receives it if `sent` is None; returns it."""
+        messages: list[Any] = [sent]
+        dist.broadcast_object_list(messages, self._first_rank, group=self._group, device=self._device)
+        announced: _Announcement = messages[0]
+        return announced
 
 
 def _tensors_of(batch: Any) -> list[torch.Tensor]:

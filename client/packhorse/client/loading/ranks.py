@@ -73,42 +73,44 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
             known which; or the environment's variables are incomplete or not numbers.
     """
     if isinstance(rank, tuple | list) and len(rank) == 2:
-        size = checked_integer("world_size", rank[1], 1)
-        found = checked_integer("rank", rank[0], 0, size - 1), size
-        _warn_of_global_ranks(found)
+        world_size = checked_integer("world_size", rank[1], 1)
+        found = checked_integer("rank", rank[0], 0, world_size - 1)
+        _warn_of_global_rank(found, world_size)
     elif rank is not None:
-        found = _of_mesh(rank)
+        found, world_size = _rank_in_mesh(rank)
     elif (megatron := megatron_state()) is not None:
-        found = megatron.get_data_parallel_rank(), megatron.get_data_parallel_world_size()
+        found, world_size = megatron.get_data_parallel_rank(), megatron.get_data_parallel_world_size()
     else:
-        found = _global_rank_checked()
-    if not 0 <= found[0] < found[1]:
-        raise ValueError(f"rank must be in [0, {found[1]}), got {found[0]}")
-    return found
+        found, world_size = _global_rank_checked()
+    if not 0 <= found < world_size:
+        raise ValueError(f"rank must be in [0, {world_size}), got {found}")
+    return found, world_size
 
 
 def _global_rank_checked() -> tuple[int, int]:
     """Returns the global (rank, world_size); a ValueError if a launcher or model parallelism makes it doubtful."""
-    found = _global_rank()
-    if found == (0, 1) and not _is_initialized():
+    rank, world_size = _global_rank()
+    if world_size == 1 and not _is_initialized():
         _refuse_launchers()
-    if found[1] > 1 and (sign := _sign_of_model_parallelism()):
-        raise ValueError(_not_data_parallel(sign, found))
-    return found
+    if world_size > 1 and (sign := _sign_of_model_parallelism()):
+        raise ValueError(_text_of_global_rank(sign, rank, world_size))
+    return rank, world_size
 
 
-def _warn_of_global_ranks(given: tuple[int, int]) -> None:
+def _warn_of_global_rank(rank: int, world_size: int) -> None:
     """Warns if a given (rank, world_size) is the global one, although some of the processes share a model."""
+    if world_size == 1:
+        return
     with suppress(ValueError):  # if a rank is given, wrong variables in the environment do not matter
-        if given[1] < 2 or given != _global_rank():
+        if (rank, world_size) != _global_rank():
             return
-    if given[1] > 1 and (sign := _sign_of_model_parallelism()):
-        warnings.warn(_not_data_parallel(sign, given), stacklevel=4)
+    if sign := _sign_of_model_parallelism():
+        warnings.warn(_text_of_global_rank(sign, rank, world_size), stacklevel=4)
 
 
-def _not_data_parallel(sign: str, found: tuple[int, int]) -> str:
+def _text_of_global_rank(sign: str, rank: int, world_size: int) -> str:
     return (
-        f"{sign}: the ranks that share a model must get the same batches, and global rank {found[0]} of {found[1]} "
+        f"{sign}: the ranks that share a model must get the same batches, and global rank {rank} of {world_size} "
         "is not the data-parallel one; pass rank=mesh, or rank=(rank, world_size) of the data-parallel group"
     )
 
@@ -161,7 +163,7 @@ def _refuse_launchers() -> None:
             )
 
 
-def _of_mesh(mesh: Any) -> tuple[int, int]:
+def _rank_in_mesh(mesh: Any) -> tuple[int, int]:
     """Returns (rank, world_size) over the data dimensions of a device mesh; the last dimension counts fastest."""
     if not hasattr(mesh, "mesh_dim_names"):
         raise ValueError(f"rank must be (rank, world_size) or a torch DeviceMesh, got {mesh!r:.60}")
@@ -171,8 +173,8 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
             raise ValueError("the device mesh has unnamed dimensions; pass its data dimension, e.g. mesh['dp']")
         names = ("dp",)
     # A mesh of one dimension is taken whatever its name, unless the name has both data and model, as dp_cp does.
-    is_known = [_is_data(n) or _is_model(n) or (len(sizes) == 1 and not _is_mixed(n)) for n in names]
-    unknown = [n for n, size, known in zip(names, sizes, is_known, strict=True) if size > 1 and not known]
+    is_known = [_is_data(name) or _is_model(name) or (len(sizes) == 1 and not _is_mixed(name)) for name in names]
+    unknown = [name for name, size, known in zip(names, sizes, is_known, strict=True) if size > 1 and not known]
     if unknown:
         raise ValueError(
             f"the device mesh has the dimensions {', '.join(names)}, and whether data is divided over "

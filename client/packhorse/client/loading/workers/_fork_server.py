@@ -1,8 +1,7 @@
 """Lets a loader's fork server survive a preemption: importing this module in a fork server makes it ignore signals.
 
 The children of the fork server begin with the default handling of signals, so that processes of other code end as
-usual. A loader's workers then set their own, which is in `workers/preemption`. In any other process this module does
-nothing.
+usual. A loader's workers then change it (`workers/preemption`). In any other process this module does nothing.
 """
 
 import multiprocessing.forkserver
@@ -14,8 +13,8 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals of a preemption whose default is to end the process."""
 
 
-def _as_by_default() -> None:
-    """Gives these signals their default effect again."""
+def _restore_defaults() -> None:
+    """Lets these signals end this process again."""
     for each in _ENDING:
         signal.signal(each, signal.SIG_DFL)
 
@@ -30,4 +29,4 @@ if _is_fork_server():
         signal.signal(_each, signal.SIG_IGN)
     # The fork server inherits the signals that `starting_workers` blocks.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDING, signal.SIGINT))
-    os.register_at_fork(after_in_child=_as_by_default)
+    os.register_at_fork(after_in_child=_restore_defaults)

@@ -2,7 +2,7 @@
 
 Owns how a worker handles the signals by which nodes are taken away (Slurm, `timeout`, Kubernetes), and when it ends:
 when its DataLoader ends it, or when its parent ends. The trainer's own handling of signals is up to the trainer. Leaves
-the choice how workers start to `workers/start`.
+how workers start to `workers/start`.
 """
 
 import multiprocessing
@@ -26,11 +26,11 @@ PREEMPTING = (*ANNOUNCING, signal.SIGTERM)
 
 FORK_SERVER_MODULE = "packhorse.client.loading.workers._fork_server"
 """The module that makes a fork server ignore these signals when it is imported."""
-_LOOK_UP_SECONDS = 1.0
-"""Time between two looks whether the parent is alive."""
+_CHECK_SECONDS = 1.0
+"""Time between two checks that the parent is alive."""
 
 _protected_pid = -1
-"""The process in which `outlive_preemption` was called, to call it once in each."""
+"""The process that `outlive_preemption` has prepared; a fork is another process."""
 
 
 @contextmanager
@@ -58,8 +58,8 @@ def outlive_preemption(is_ending: Callable[[], bool]) -> None:
     if _protected_pid == os.getpid() or threading.current_thread() is not threading.main_thread():
         return
     _protected_pid = os.getpid()
-    for each in ANNOUNCING:
-        signal.signal(each, signal.SIG_IGN)
+    for announcing in ANNOUNCING:
+        signal.signal(announcing, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, partial(_end_if_told, is_ending))
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PREEMPTING)
@@ -95,13 +95,13 @@ def _is_done(frame: FrameType | None) -> bool:
     return False
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent_pid: int) -> None:
     """Runs in a thread: ends this worker once its parent or the trainer has ended.
 
-    They are two processes if the parent is a fork server.
+    Parent and trainer are two processes if the parent is a fork server.
     """
     trainer = multiprocessing.parent_process()
-    while os.getppid() == parent and (trainer is None or trainer.is_alive()):
-        time.sleep(_LOOK_UP_SECONDS)
+    while os.getppid() == parent_pid and (trainer is None or trainer.is_alive()):
+        time.sleep(_CHECK_SECONDS)
     sys.stderr.flush()
     os._exit(1)

@@ -12,19 +12,26 @@ _DIGEST_BYTES = 16 << 10
 _AGREED_BYTES = 1 << 10
 """Bytes of the digest on which all processes agreed."""
 _MOST_WORKERS = 1024
-"""int64 numbers, one for each worker: a hash of the digest that answered it, 0 for none yet."""
+"""Workers with an int64 of their own: a hash of the digest that answered the worker, 0 for none yet."""
 
-_NUMBERS = 8
-"""Other int64 numbers: the epoch, position, first_step and is_resumed of a Resume, then the four below."""
+_RESUME = slice(0, 4)
+"""Indices of the int64 numbers of a Resume: epoch, position, first_step and is_resumed."""
 _CHOICE, _ITERATION, _ENDED, _EXITING = 4, 5, 6, 7
-"""Indices of these."""
+"""Indices of the other int64 numbers."""
+_NUM_NUMBERS = 8
+"""int64 numbers of these two kinds."""
 
 
 class SharedProgress:
     """Where a run is, in memory that forked and pickled copies of this object share."""
 
     def __init__(self) -> None:
-        sizes = [8 * _NUMBERS, 8 * _MOST_WORKERS, _DIGEST_BYTES, _AGREED_BYTES]
+        sizes = [
+            torch.int64.itemsize * _NUM_NUMBERS,
+            torch.int64.itemsize * _MOST_WORKERS,
+            _DIGEST_BYTES,
+            _AGREED_BYTES,
+        ]
         shared = torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         numbers, hashes, self._resume_digest, self._agreed_digest = shared.split(sizes)
         self._numbers, self._hashes = numbers.view(torch.int64), hashes.view(torch.int64)
@@ -67,8 +74,8 @@ class SharedProgress:
 
     @property
     def resume(self) -> Resume:
-        """Where the next iteration begins."""
-        epoch, position, first_step, is_resumed = self._numbers[:_CHOICE].tolist()
+        """Where the next iteration begins; without `steps_ahead`, which is one worker's."""
+        epoch, position, first_step, is_resumed = self._numbers[_RESUME].tolist()
         digest = _text(self._resume_digest)
         return Resume(epoch=epoch, position=position, first_step=first_step, digest=digest, is_resumed=bool(is_resumed))
 
@@ -78,7 +85,7 @@ class SharedProgress:
             length = len(resume.digest)
             raise ValueError(f"the digest is too long ({length} characters); pass a batch's `cursor` unchanged")
         numbers = [resume.epoch, resume.position, resume.first_step, resume.is_resumed]
-        self._numbers[:_CHOICE] = torch.tensor(numbers, dtype=torch.int64)
+        self._numbers[_RESUME] = torch.tensor(numbers, dtype=torch.int64)
         _write_text(self._resume_digest, resume.digest)
 
     @property
