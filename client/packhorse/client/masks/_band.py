@@ -36,8 +36,9 @@ class Band:
         """
         if window is not None and (not isinstance(window, Integral) or window < 1):
             raise ValueError(f"window must be at least 1, the token itself, or None for no window; got {window!r}")
-        reach = None if window is None else window - 1
-        return cls(least=0 if causal else None if reach is None else -reach, most=reach)
+        most = None if window is None else window - 1
+        least = None if most is None else -most
+        return cls(least=0 if causal else least, most=most)
 
     @property
     def is_everything(self) -> bool:

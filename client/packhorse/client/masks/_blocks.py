@@ -75,19 +75,20 @@ class BlockWriter:
             lengths: tokens of each segment: integers [k]; no segment is in two rows.
             is_zero: whether the mask is all zero, so that zeros need not be written.
         """
-        corner, line = self._corner(int(lengths.max(initial=0))), np.full(mask.shape[-1], self._refused)
-        has_inside = not (is_zero and self.band.is_everything and self._allowed == 0)
-        has_outside = not (is_zero and self._refused == 0)
+        corner = self._corner(int(lengths.max(initial=0)))
+        refused = np.full(mask.shape[-1], self._refused)
+        writes_inside = not (is_zero and self.band.is_everything and self._allowed == 0)
+        writes_outside = not (is_zero and self._refused == 0)
 
         def write(row: NDArray[Any], first: int, length: int) -> None:
             queries, stop = row[first : first + length], first + length
-            if has_outside:
-                queries[:, :first] = line[:first]
-                queries[:, stop:] = line[stop:]
-            if has_inside:
+            if writes_outside:
+                queries[:, :first] = refused[:first]
+                queries[:, stop:] = refused[stop:]
+            if writes_inside:
                 queries[:, first:stop] = corner[:length, :length]
 
-        self._each(mask, starts, lengths, write)
+        self._for_each_segment(mask, starts, lengths, write)
 
     def write(self, mask: torch.Tensor, segments: NDArray[np.integer], *, clear: bool = False) -> None:
         """Writes only the blocks of the segments on the diagonal; the rest of the mask must have the refused value.
@@ -104,9 +105,9 @@ class BlockWriter:
         def write(row: NDArray[Any], first: int, length: int) -> None:
             row[first : first + length, first : first + length] = block[:length, :length]
 
-        self._each(mask, segments[:-1], lengths, write)
+        self._for_each_segment(mask, segments[:-1], lengths, write)
 
-    def _each(
+    def _for_each_segment(
         self,
         mask: torch.Tensor,
         starts: NDArray[np.integer],
@@ -115,19 +116,19 @@ class BlockWriter:
     ) -> None:
         """Calls `work` with each segment's row of the mask [L, L], its start in the row, and its length."""
         rows = mask.view(self._bits).numpy()[:, 0]
-        rows_of, firsts = np.divmod(starts, mask.shape[-1])
-        ranges = list(zip(rows_of.tolist(), firsts.tolist(), lengths.tolist(), strict=True))
+        row_indices, firsts = np.divmod(starts, mask.shape[-1])
+        segments = list(zip(row_indices.tolist(), firsts.tolist(), lengths.tolist(), strict=True))
 
-        def work_on(some: list[tuple[int, int, int]]) -> None:
-            for row, first, length in some:
+        def work_on(share: list[tuple[int, int, int]]) -> None:
+            for row, first, length in share:
                 work(rows[row], first, length)
 
         num_threads = 1 if mask.nbytes < _BYTES_FOR_THREADS else torch.get_num_threads()
         if num_threads == 1:
-            work_on(ranges)
+            work_on(segments)
         else:  # a new pool each time, since the threads of a pool would not survive a fork
             with ThreadPoolExecutor(num_threads) as threads:
-                list(threads.map(work_on, [ranges[i::num_threads] for i in range(num_threads)]))
+                list(threads.map(work_on, [segments[i::num_threads] for i in range(num_threads)]))
 
     def _corner(self, size: int) -> NDArray[Any]:
         """Returns the block of a segment of `size` tokens: a view [size, size], of which shorter ones take a corner."""

@@ -78,12 +78,12 @@ def build_block_mask(
     refuse_window(layout, window)
     if layout.shared_prefix:
         return _with_prefixes(layout, torch.device(device), band, (q_block, kv_block), num_heads)
-    ranges = [
-        _block_ranges(layout, band, q_block, kv_block),
-        _block_ranges(layout, band.transposed(), kv_block, q_block),
+    described = [
+        _described_lists(layout, band, q_block, kv_block),
+        _described_lists(layout, band.transposed(), kv_block, q_block),
     ]
     device = torch.device(device)
-    kv_counts, kv_indices, q_counts, q_indices = _written_lists(ranges, num_heads or 1, device)
+    kv_counts, kv_indices, q_counts, q_indices = _lists_on_device(described, num_heads or 1, device)
     return BlockMask(
         seq_lengths=(layout.row_tokens, layout.row_tokens),
         kv_num_blocks=kv_counts[0],
@@ -135,7 +135,7 @@ def _mask_mod(segments: torch.Tensor, band: Band) -> MaskMod:
     return mask_mod
 
 
-def _block_ranges(layout: PackLayout, band: Band, block: int, other_block: int) -> NDArray[np.int64]:
+def _described_lists(layout: PackLayout, band: Band, block: int, other_block: int) -> NDArray[np.int64]:
     """Finds, for each block of queries, its partial and its full blocks of keys.
 
     With a transposed band it finds the blocks of queries for each block of keys; read the names accordingly.
@@ -152,7 +152,7 @@ def _block_ranges(layout: PackLayout, band: Band, block: int, other_block: int) 
     and c ≥ d follows: there are no full blocks. The same holds for a block that extends beyond the row's end.
 
     Returns:
-        int64 [2, 8, B, number of blocks]: the partial list, then the full list, each by the 8 numbers of `_ordered`.
+        int64 [2, 8, B, number of blocks]: the partial list, then the full list, each by the 8 `_list_numbers`.
     """
     first = np.arange(0, layout.row_tokens, block)
     last = np.minimum(first + block, layout.row_tokens) - 1
@@ -162,7 +162,7 @@ def _block_ranges(layout: PackLayout, band: Band, block: int, other_block: int) 
     c, d = -(-from_last // other_block), to_first // other_block
     has_no_full = (c >= d) | (first + block > layout.row_tokens)
     c, d = np.where(has_no_full, b, c), np.where(has_no_full, b, d)
-    return np.stack([_ordered(a, c, d, b), _ordered(c, d, d, d)])
+    return np.stack([_list_numbers(a, c, d, b), _list_numbers(c, d, d, d)])
 
 
 def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -180,10 +180,10 @@ def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[N
     return starts, ends
 
 
-def _ordered(
+def _list_numbers(
     a: NDArray[np.int64], c: NDArray[np.int64], d: NDArray[np.int64], b: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Describes a list of block indices by eight numbers, from which `_lists` writes it on the device.
+    """Describes a list of block indices by eight numbers, from which `_written` writes it on the device.
 
     The list has the blocks of [a, c) and [d, b) first, and then all others, which a kernel does not read; each part is
     ascending. That is the order of `create_block_mask`, which sorts stably. So the list is the ranges [a, c), [d, b),
@@ -197,40 +197,42 @@ def _ordered(
     return np.stack([c - a, listed, listed + a, b, a, d - c + a, -listed, d - b])
 
 
-def _written_lists(ranges: list[NDArray[np.int64]], num_heads: int, device: torch.device) -> list[torch.Tensor]:
+def _lists_on_device(described: list[NDArray[np.int64]], num_heads: int, device: torch.device) -> list[torch.Tensor]:
     """Returns [counts, indices] of the queries' lists and [counts, indices] of the keys' lists, on the device.
 
     Short lists are written in host memory, because starting a dozen kernels would take longer.
 
     Args:
-        ranges: for queries and for keys, the numbers of `_block_ranges`.
+        described: for queries and for keys, the numbers of `_described_lists`.
         num_heads: H.
         device: the device of the result.
     """
-    num_rows, num_queries, num_keys = ranges[0].shape[2], ranges[0].shape[3], ranges[1].shape[3]
+    _, _, num_rows, num_queries = described[0].shape
+    num_keys = described[1].shape[3]
     is_small = num_rows * num_heads * num_queries * num_keys <= _HOST_ENTRIES
-    of_queries, of_keys = transfer(ranges, torch.device("cpu") if is_small else device)
-    lists = [*_lists(of_queries, num_keys, num_heads), *_lists(of_keys, num_queries, num_heads)]
+    of_queries, of_keys = transfer(described, torch.device("cpu") if is_small else device)
+    lists = [*_written(of_queries, num_keys, num_heads), *_written(of_keys, num_queries, num_heads)]
     return transfer([part.numpy() for part in lists], device) if is_small else lists
 
 
-def _lists(ranges: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Writes the lists of n blocks from the numbers of `_ordered`.
+def _written(described: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Writes the lists of n blocks from the numbers of `_list_numbers`.
 
     Args:
-        ranges: these numbers for the partial and the full list: int32 [2, 8, B, n].
+        described: these numbers for the partial and the full list: int32 [2, 8, B, n].
         num_others: m, the entries of each list.
         num_heads: H.
 
     Returns:
         Numbers of listed blocks, int32 [2, B, H, n], and the lists, int32 [2, B, H, n, m].
     """
-    slot = torch.arange(num_others, dtype=torch.int32, device=ranges.device)  # places in a list: [m]
-    parts = ranges[:, :, :, None, :, None].unbind(1)  # eight of [2, B, 1, n, 1]: four ends, then four shifts
-    shift = torch.zeros_like(slot)
-    for end, of_range in reversed(list(zip(parts[:4], parts[4:], strict=True))):
-        shift = torch.where(slot < end, of_range, shift)
-    counts, indices = ranges[:, 1, :, None], slot + shift
+    place = torch.arange(num_others, dtype=torch.int32, device=described.device)  # in a list: [m]
+    numbers = described[:, :, :, None, :, None].unbind(1)  # eight of [2, B, 1, n, 1]
+    range_ends, range_shifts = numbers[:4], numbers[4:]
+    shift = torch.zeros_like(place)
+    for range_end, range_shift in reversed(list(zip(range_ends, range_shifts, strict=True))):
+        shift = torch.where(place < range_end, range_shift, shift)
+    counts, indices = described[:, 1, :, None], place + shift
     return (
         counts.expand(-1, -1, num_heads, -1).contiguous(),
         indices.expand(-1, -1, num_heads, -1, -1).contiguous(),

@@ -63,9 +63,8 @@ def build_boolean_mask(
     refuse_window(layout, window)
     if device.type == "cpu":
         mask = allocate((layout.num_rows, 1, layout.row_tokens, layout.row_tokens), torch.bool)
-        starts, lengths = (
-            (layout.starts, layout.lengths) if mask_padding else (layout.segments[:-1], np.diff(layout.segments))
-        )
+        starts = layout.starts if mask_padding else layout.segments[:-1]
+        lengths = layout.lengths if mask_padding else np.diff(layout.segments)
         BlockWriter(torch.bool, band, allowed=True, refused=False).write_all(mask, starts, lengths, is_zero=True)
         fill_prefixes(mask, layout, True)
     elif mask_padding:
@@ -126,25 +125,27 @@ def build_packing_attention_bias(
         )
     device = torch.device(device)
     writer = _bias_writer(dtype, causal=bool(causal), window=window)
-    known = _layout_or_labels(where)
-    if isinstance(known, PackLayout):
-        refuse_window(known, window)
-    num_rows, row_tokens = (known.num_rows, known.row_tokens) if isinstance(known, PackLayout) else known.shape
+    given = _layout_or_labels(where)
+    if isinstance(given, PackLayout):
+        refuse_window(given, window)
+        num_rows, row_tokens = given.num_rows, given.row_tokens
+    else:
+        num_rows, row_tokens = given.shape
     shape = (num_rows, 1, row_tokens, row_tokens)
     if out is not None:
         _check_out(out, shape, dtype, device)
 
-    if device.type == "cpu" and isinstance(known, PackLayout):
+    if not isinstance(given, PackLayout):
+        pairs = pairs_of_equals(move(given, device), writer.band)
+    elif device.type == "cpu":
         bias = allocate(shape, dtype) if out is None else out
-        segments = known.segments
-        writer.write_all(bias, segments[:-1], np.diff(segments), is_zero=out is None)
-        fill_prefixes(bias, known, 0.0)
+        writer.write_all(bias, given.segments[:-1], np.diff(given.segments), is_zero=out is None)
+        fill_prefixes(bias, given, 0.0)
         return bias
-    labels = segment_index(known, device) if isinstance(known, PackLayout) else move(known, device)
-    pairs = pairs_of_equals(labels, writer.band)
-    is_allowed = (with_prefixes(pairs, known) if isinstance(known, PackLayout) else pairs)[:, None]
+    else:
+        pairs = with_prefixes(pairs_of_equals(segment_index(given, device), writer.band), given)
     blocked = torch.full((), -torch.inf, dtype=dtype, device=device)
-    return torch.where(is_allowed, torch.zeros_like(blocked), blocked, out=out)
+    return torch.where(pairs[:, None], torch.zeros_like(blocked), blocked, out=out)
 
 
 class AttentionBiasBuffer:
@@ -182,8 +183,7 @@ class AttentionBiasBuffer:
         self._window = window
         self._writer = _bias_writer(dtype, causal=causal, window=window)
         self._bias = allocate((num_rows, 1, row_tokens, row_tokens), dtype).fill_(-torch.inf)
-        self._segments = np.zeros(1, dtype=np.int32)
-        self._built: PackLayout | None = None
+        self._built: PackLayout | None = None  # the batch whose bias the memory holds
 
     def __repr__(self) -> str:
         num_rows, _, row_tokens, _ = self._bias.shape
@@ -209,11 +209,11 @@ class AttentionBiasBuffer:
                 f"this buffer has {num_rows} rows of {row_tokens} tokens, the batch {layout.num_rows} of "
                 f"{layout.row_tokens}; make one of the size that your batches have"
             )
-        self._writer.write(self._bias, self._segments, clear=True)
         if self._built is not None:
+            self._writer.write(self._bias, self._built.segments, clear=True)
             fill_prefixes(self._bias, self._built, -torch.inf)
-        self._segments, self._built = layout.segments, layout
-        self._writer.write(self._bias, self._segments)
+        self._built = layout
+        self._writer.write(self._bias, layout.segments)
         fill_prefixes(self._bias, layout, 0.0)
         # NumPy wrote the memory, which PyTorch did not notice: without this, a backward pass that needs the last bias
         # would silently use this one.
@@ -230,7 +230,7 @@ def _layout_or_labels(where: PackLayout | Mapping[str, Any] | torch.Tensor) -> P
     return (layout_of_labels(labels) if labels.device.type == "cpu" else None) or labels
 
 
-def _bias_writer(dtype: torch.dtype, *, causal: bool, window: int | None) -> "BlockWriter":
+def _bias_writer(dtype: torch.dtype, *, causal: bool, window: int | None) -> BlockWriter:
     """Returns the writer of biases: 0 for allowed pairs, −inf for others."""
     if not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type, which has -inf; got {dtype}")
@@ -261,10 +261,10 @@ def layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
     is_first[:, 1:] = rows[:, 1:] != rows[:, :-1]
     starts = np.flatnonzero(is_first)
     row_ends = np.cumsum(is_first.sum(axis=1))
-    rows_of, of_runs = starts // rows.shape[1], rows.reshape(-1)[starts]
+    run_rows, run_labels = starts // rows.shape[1], rows.reshape(-1)[starts]
     # Sorted by row, then label: a label that comes twice in a row has neighbours that are equal in both.
-    order = np.lexsort((of_runs, rows_of))
-    is_again = (np.diff(rows_of[order]) == 0) & (np.diff(of_runs[order]) == 0)
-    if is_again.any():
+    order = np.lexsort((run_labels, run_rows))
+    is_repeated = (np.diff(run_rows[order]) == 0) & (np.diff(run_labels[order]) == 0)
+    if is_repeated.any():
         return None
     return PackLayout.of_rows(np.diff(starts, append=rows.size), row_ends, rows.shape[1])

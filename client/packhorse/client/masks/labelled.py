@@ -14,12 +14,13 @@ from packhorse.client.masks.transfer import transfer
 def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
     """Returns 1, 2, 3, … for the sequences of each row, and 0 for padding in rooms and after them: int32 [B, L]."""
     num_tokens = layout.num_rows * layout.row_tokens
-    # These bounds cut all tokens into padding, sequence, padding, sequence, …, padding, some of which may be empty.
+    # These bounds cut all tokens into parts: padding, sequence, padding, sequence, …, padding; some may be empty.
     bounds = np.stack([layout.starts, layout.starts + layout.lengths], axis=1).reshape(-1)
+    label_of_part = np.zeros(len(bounds) + 1, dtype=np.int32)
+    # The extents of a row are the rooms of its sequences and then the rest of the row, which is no sequence.
     rests = layout.row_ends + np.arange(layout.num_rows)
-    of_bounds = np.zeros(len(bounds) + 1, dtype=np.int32)
-    of_bounds[1::2] = np.delete(layout.extent_labels, rests) + 1
-    (labels,) = transfer([np.repeat(of_bounds, np.diff(bounds, prepend=0, append=num_tokens))], device)
+    label_of_part[1::2] = np.delete(layout.extent_labels, rests) + 1
+    (labels,) = transfer([np.repeat(label_of_part, np.diff(bounds, prepend=0, append=num_tokens))], device)
     return labels.view(layout.num_rows, layout.row_tokens)
 
 

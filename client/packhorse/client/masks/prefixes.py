@@ -16,12 +16,12 @@ from packhorse.client.masks.transfer import transfer
 
 
 def prefix_blocks(layout: PackLayout) -> Iterator[tuple[int, slice, slice]]:
-    """Yields (row, queries, keys) for every sequence that sees a prefix: its positions in the row, and the prefix's."""
+    """Yields (row, queries, keys) for every sequence that sees a prefix: the positions of both in their row."""
     seeing = np.flatnonzero(layout.prefixes >= 0)
     prefixes = layout.prefixes[seeing]
-    rows, queries = np.divmod(layout.starts[seeing], layout.row_tokens)
-    keys = layout.starts[prefixes] - rows * layout.row_tokens
-    columns = (rows, queries, keys, layout.lengths[seeing], layout.lengths[prefixes])
+    rows, first_queries = np.divmod(layout.starts[seeing], layout.row_tokens)
+    first_keys = layout.starts[prefixes] - rows * layout.row_tokens
+    columns = (rows, first_queries, first_keys, layout.lengths[seeing], layout.lengths[prefixes])
     for row, query, key, num_queries, num_keys in zip(*(column.tolist() for column in columns), strict=True):
         yield row, slice(query, query + num_queries), slice(key, key + num_keys)
 
@@ -73,7 +73,7 @@ def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
 
 
 def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
-    """Returns allowed pairs, bool [B, L, L] (row, query, key), with those of sequences and their prefixes added."""
+    """Adds the pairs of sequences and their prefixes to allowed pairs, bool [B, L, L]: row, query, key."""
     if not layout.shared_prefix:
         return pairs
     firsts, ends = prefix_bounds(layout, pairs.device)[..., None]

@@ -1,6 +1,6 @@
-"""Copies from the host to a device that nobody waits for, and each token's segment or sequence, copied so.
+"""Copies from the host to a device without waiting, and the index of each token's segment or sequence on a device.
 
-Owns these transfers, and the index of every token's segment and sequence. Leaves offsets and segments to
+Owns these transfers and indices. Leaves offsets and segments to
 `batches/layout`, and labels to `labelled`.
 
 Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end.

@@ -98,17 +98,17 @@ def _by_torch(
         raise ImportError(
             f"torch {torch.__version__} has no torch.nn.attention.varlen; install a newer one, or flash-attn"
         ) from None
-    known = signature(varlen.varlen_attn).parameters
-    if "window_size" not in known:
+    parameters = signature(varlen.varlen_attn).parameters
+    if "window_size" not in parameters:
         raise ImportError(
             f"varlen_attn of torch {torch.__version__} takes no window_size; install torch 2.11 or newer, or flash-attn"
         )
     options: dict[str, Any] = {"scale": scale, "window_size": _reach(band)}
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1 and "enable_gqa" in known:
+    heads_per_kv_head = query.shape[1] // key.shape[1]
+    if heads_per_kv_head > 1 and "enable_gqa" in parameters:
         options["enable_gqa"] = True
-    elif groups > 1:  # torch 2.11 needs as many heads of keys as of queries
-        key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
+    elif heads_per_kv_head > 1:  # torch 2.11 needs as many heads of keys as of queries
+        key, value = (states.repeat_interleave(heads_per_kv_head, 1) for states in (key, value))
     return varlen.varlen_attn(
         query,
         key,
