@@ -52,7 +52,7 @@ def test_templates_are_those_that_are_kept_and_those_of_the_message():
         }
 
     def expand(numbers, defined, lengths):
-        found, ends, _ = templates.expanded(**arrays(numbers, defined, lengths))
+        found, ends, _ = templates.expand(**arrays(numbers, defined, lengths))
         return [part.tolist() for part in np.split(found, ends[:-1])]
 
     templates, own = ReceivedTemplates(), KEPT_TEMPLATES

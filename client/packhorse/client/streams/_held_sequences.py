@@ -1,14 +1,18 @@
-"""The sequences of a `PackStream` that were sent, or will be, and are in no bin yet.
+"""The sequences of a `PackStream`: those of a call, in groups, and those that are in no bin yet.
 
-Owns what is known of each, by its own number, and the groups that stay together. Leaves sending them to `pack_stream`,
-and comparing the service's answers with them to `_pack_answers`.
+Owns what is known of each, and the groups that stay together. A sequence's own number is 0, 1, 2, … in the order in
+which the trainer gave them. Leaves sending them to `pack_stream`, and comparing answers with them to `_pack_answers`.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from packhorse.client.error_texts import invalid
+from packhorse.topology import RoomRule
+from packhorse.v1 import packing_pb2 as pb
 
-class Sequence(NamedTuple):
+
+class StreamSequence(NamedTuple):
     """A sequence that was or will be sent, and is in no bin yet."""
 
     id: int
@@ -23,12 +27,13 @@ class Sequence(NamedTuple):
     """Version of the policy that wrote the sequence."""
 
 
-class HeldSequences(dict[int, Sequence]):
+class HeldSequences(dict[int, StreamSequence]):
     """Own number → sequence that is in no bin yet, ascending; with the groups of several sequences among them.
 
     Example:
         >>> held = HeldSequences()
-        >>> held.add_all({0: Sequence(70, 5, group=0), 1: Sequence(71, 3, group=0), 2: Sequence(72, 4, group=2)})
+        >>> held.add_all({0: StreamSequence(70, 5, group=0), 1: StreamSequence(71, 3, group=0)})
+        >>> held.add_all({2: StreamSequence(72, 4, group=2)})
         >>> held.is_torn([2, 0]), held.is_torn([2, 0, 1])
         (True, False)
         >>> held.remove(0), held.first_of_group(1)
@@ -40,7 +45,7 @@ class HeldSequences(dict[int, Sequence]):
         # A group's first own number → own numbers of its sequences that are held; only of groups of several.
         self._groups: dict[int, list[int]] = {}
 
-    def add_all(self, sequences: Mapping[int, Sequence]) -> None:
+    def add_all(self, sequences: Mapping[int, StreamSequence]) -> None:
         """Adds sequences by their own numbers, which follow those that were added before."""
         self.update(sequences)
         for number, sequence in sequences.items():
@@ -60,17 +65,75 @@ class HeldSequences(dict[int, Sequence]):
         """Returns the own number of the first sequence of a sequence's group that is still held."""
         return self._groups.get(self[number].group, [number])[0]
 
-    def oldest_version_of_group(self, sequence: Sequence) -> int:
+    def oldest_version_of_group(self, sequence: StreamSequence) -> int:
         """Returns the least version of the sequences of a sequence's group that are still held."""
         numbers = self._groups.get(sequence.group, [])
         return min((self[number].version for number in numbers), default=sequence.version)
 
     def is_torn(self, numbers: list[int]) -> bool:
         """Whether a bin, given by its own numbers, does not hold each of its groups whole and in order."""
-        at = 0
-        while at < len(numbers):
-            whole = self._groups.get(self[numbers[at]].group, numbers[at : at + 1])
-            if numbers[at : at + len(whole)] != whole:
+        begin = 0
+        while begin < len(numbers):
+            whole = self._groups.get(self[numbers[begin]].group, numbers[begin : begin + 1])
+            if numbers[begin : begin + len(whole)] != whole:
                 return True
-            at += len(whole)
+            begin += len(whole)
         return False
+
+
+class NewSequences(NamedTuple):
+    """The sequences of one call of `send`, as the trainer gave them: a list of each of their properties."""
+
+    ids: list[int]
+    lengths: list[int]
+    amounts: list[tuple[int, ...]]
+    versions: list[int]
+
+
+def one_by_one(new: NewSequences, first_number: int) -> list[StreamSequence]:
+    """Returns the sequences of a call, each in a group of its own; their own numbers begin at `first_number`."""
+    return [
+        StreamSequence(id, length, first_number + index, amounts, version)
+        for index, (id, length, amounts, version) in enumerate(zip(*new, strict=True))
+    ]
+
+
+def in_groups(
+    new: NewSequences, groups: list[int], rule: RoomRule, options: pb.PackStreamOptions, first_number: int
+) -> list[StreamSequence]:
+    """Returns the sequences of a call, sorted by group.
+
+    Args:
+        new: the sequences as they were given.
+        groups: the number of each one's group.
+        rule: computes a sequence's room from its length.
+        options: the stream's options.
+        first_number: the own number of the first sequence that is returned.
+
+    Raises:
+        InvalidRequestError: a group is too long for a bin, or has several versions that may not share one.
+    """
+    if len(groups) != len(new.ids):
+        raise invalid("groups", f"holds {len(groups)} numbers for {len(new.ids)} ids")
+    indices_of_group: dict[int, list[int]] = {}
+    for index, group in enumerate(groups):
+        indices_of_group.setdefault(group, []).append(index)
+    sequences: list[StreamSequence] = []
+    for group, indices in indices_of_group.items():
+        room = sum(int(rule.room(new.lengths[index])) for index in indices)
+        if room > rule.max_seq_len:
+            raise invalid(
+                "groups",
+                f"group {group} takes {room} tokens together, over max_seq_len {rule.max_seq_len}: raise it, or "
+                "leave out sequences of the group",
+            )
+        if len(indices) > 1 and options.max_sequences_per_bin:
+            raise invalid("groups", "max_sequences_per_bin does not go with groups: leave it None")
+        if options.separate_versions and len({new.versions[index] for index in indices}) > 1:
+            raise invalid("versions", f"says several of group {group}, which shares a bin of one version")
+        first = first_number + len(sequences)
+        sequences.extend(
+            StreamSequence(new.ids[index], new.lengths[index], first, new.amounts[index], new.versions[index])
+            for index in indices
+        )
+    return sequences

@@ -40,14 +40,14 @@ class PackAnswerChecks:
         came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
         sent = self.held.keys() - unsent
         if (
-            len(came) != len(block.ids)
-            or len({*came, *evicted}) != len(came) + len(evicted)
+            len(came) != len(block.ids)  # a sequence is in two bins
+            or len({*came, *evicted}) != len(came) + len(evicted)  # or evicted twice, or in a bin too
             or not sent >= set(evicted)
-            or any(not self._may_be_evicted(number, oldest_version) for number in evicted)
+            or not all(self._may_be_evicted(number, oldest_version) for number in evicted)
             or len(block) % max(self.options.num_bins_multiple_of, 1)
             or not came.keys() <= sent
             or any(self.held[number].length != length for number, length in came.items())
-            or num_held != len(self.held) - len(unsent) - len(came) - len(evicted)
+            or num_held != len(sent) - len(came) - len(evicted)
         ):
             raise DamagedAnswerError(
                 f"{self.target} returned other sequences, lengths or numbers of them than it was sent"
@@ -66,8 +66,8 @@ class PackAnswerChecks:
             if self.held.is_torn(numbers.tolist()):
                 raise DamagedAnswerError(f"{self.target} returned other sequences with a group than came")
             sequences = [self.held[number] for number in numbers.tolist()]
-            for at, budget in enumerate(self.options.budgets):
-                if sum(sequence.amounts[at] for sequence in sequences) > budget.cap:
+            for index, budget in enumerate(self.options.budgets):
+                if sum(sequence.amounts[index] for sequence in sequences) > budget.cap:
                     raise too_old("resources")
             if any(sequence.version < oldest_version for sequence in sequences):
                 raise too_old("max_staleness")

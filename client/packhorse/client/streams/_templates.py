@@ -13,6 +13,11 @@ from packhorse.wire import KEPT_TEMPLATES
 
 _Integer = TypeVar("_Integer", np.int32, np.int64)
 
+_NOT_DEFINED = -1
+"""The size of a template whose number is not defined."""
+_NO_COMPONENT = -1
+"""The component of a template without a mixture."""
+
 
 class TemplateDefinitions(NamedTuple):
     """The templates that one message defines. Legend: M templates."""
@@ -32,9 +37,9 @@ class _Table(NamedTuple):
 
     begins: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    """-1 for a number that is not defined."""
+    """How many lengths each has, or _NOT_DEFINED."""
     components: NDArray[np.int32]
-    """Index of the mixture's component, -1 without a mixture."""
+    """Index of each one's component in the mixture, or _NO_COMPONENT."""
     lengths: NDArray[np.int32]
     """The lengths of all templates, end to end, perhaps with free space at the end."""
 
@@ -53,10 +58,10 @@ class ReceivedTemplates:
             components=np.zeros(0, dtype=np.int32),
             lengths=np.zeros(0, dtype=np.int32),
         )
-        self._num_lengths = 0  # the part of the kept lengths that is in use
+        self._num_kept_lengths = 0  # the kept lengths that are in use
         self._is_mixture = False
 
-    def expanded(
+    def expand(
         self, numbers: NDArray[np.uint32], num_sequences: int, defined: TemplateDefinitions
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32] | None]:
         """Adds a message's definitions, and expands the message's bins from their templates.
@@ -75,18 +80,18 @@ class ReceivedTemplates:
         Raises:
             DamagedAnswerError: the arrays do not fit each other, or a template is not defined.
         """
-        numbers, table = self._with(defined, numbers)
+        numbers, table = self._define(defined, numbers)
         if len(numbers) and int(numbers.max()) >= len(table.sizes):
             raise DamagedAnswerError("the bins are of templates that were not defined")
-        which = numbers.astype(np.intp)  # NumPy would convert an index of another type at each of three uses
-        sizes = table.sizes.take(which)
+        indices = numbers.astype(np.intp)  # NumPy would convert indices of another type at each of three uses
+        sizes = table.sizes.take(indices)
         bin_ends = np.cumsum(sizes)
-        if (sizes < 0).any() or (int(bin_ends[-1]) if len(bin_ends) else 0) != num_sequences:
+        if (sizes == _NOT_DEFINED).any() or (int(bin_ends[-1]) if len(bin_ends) else 0) != num_sequences:
             raise DamagedAnswerError("the templates of the bins do not have as many lengths as there are ids")
-        lengths = table.lengths.take(_members(table.begins.take(which), sizes, bin_ends))
-        return lengths, bin_ends, table.components.take(which) if self._is_mixture else None
+        lengths = table.lengths.take(_ranges(table.begins.take(indices), sizes, bin_ends))
+        return lengths, bin_ends, table.components.take(indices) if self._is_mixture else None
 
-    def _with(self, defined: TemplateDefinitions, numbers: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], _Table]:
+    def _define(self, defined: TemplateDefinitions, numbers: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], _Table]:
         """Adds a message's definitions; returns the bins' numbers in a table of all templates, and the table."""
         ends = np.cumsum(defined.sizes, dtype=np.int64)
         if (
@@ -100,7 +105,7 @@ class ReceivedTemplates:
         components = (
             defined.components.astype(np.int32)
             if len(defined.components)
-            else np.full(len(defined.numbers), -1, np.int32)
+            else np.full(len(defined.numbers), _NO_COMPONENT, np.int32)
         )
         sizes = defined.sizes.astype(np.int64)
         begins = ends - sizes
@@ -116,9 +121,9 @@ class ReceivedTemplates:
         others = _Table(
             begins[num_kept:] - end_kept, sizes[num_kept:], components[num_kept:], defined.lengths[end_kept:]
         )
-        return self._with_others(numbers, others, int(defined.numbers[-1]))
+        return self._table_with(numbers, others, int(defined.numbers[-1]))
 
-    def _with_others(
+    def _table_with(
         self, numbers: NDArray[np.uint32], others: _Table, last_number: int
     ) -> tuple[NDArray[np.uint32], _Table]:
         """Appends templates of this message only to a copy of the kept ones, and renumbers the bins to match.
@@ -147,16 +152,16 @@ class ReceivedTemplates:
         begins, sizes, components, lengths = self._kept
         if (missing := int(numbers[-1]) + 1 - len(sizes)) > 0:
             begins = _grown(begins, missing, 0)
-            sizes = _grown(sizes, missing, -1)
-            components = _grown(components, missing, -1)
-        end = self._num_lengths + len(added.lengths)
+            sizes = _grown(sizes, missing, _NOT_DEFINED)
+            components = _grown(components, missing, _NO_COMPONENT)
+        end = self._num_kept_lengths + len(added.lengths)
         if end > len(lengths):
             lengths = _grown(lengths, 2 * end - len(lengths), 0)
-        begins[numbers] = self._num_lengths + added.begins
+        begins[numbers] = self._num_kept_lengths + added.begins
         sizes[numbers] = added.sizes
         components[numbers] = added.components
-        lengths[self._num_lengths : end] = added.lengths
-        self._kept, self._num_lengths = _Table(begins, sizes, components, lengths), end
+        lengths[self._num_kept_lengths : end] = added.lengths
+        self._kept, self._num_kept_lengths = _Table(begins, sizes, components, lengths), end
 
 
 def _grown(array: NDArray[_Integer], added: int, value: int) -> NDArray[_Integer]:
@@ -164,7 +169,7 @@ def _grown(array: NDArray[_Integer], added: int, value: int) -> NDArray[_Integer
     return np.concatenate((array, np.full(added, value, dtype=array.dtype)))
 
 
-def _members(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ranges(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns all numbers of the ranges [begin, begin + size), end to end: int64 [sum of sizes].
 
     They are computed as running sums: the step to the next number is 1 within a range, and a jump where a range begins.
@@ -176,7 +181,7 @@ def _members(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[
     """
     if not sizes.all():
         begins, sizes, ends = begins[sizes > 0], sizes[sizes > 0], ends[sizes > 0]
-    members = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
-    members[ends[:-1]] = begins[1:] - begins[:-1] - sizes[:-1] + 1
-    members[:1] = begins[:1]
-    return np.cumsum(members, out=members)
+    numbers = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
+    numbers[ends[:-1]] = begins[1:] - begins[:-1] - sizes[:-1] + 1
+    numbers[:1] = begins[:1]
+    return np.cumsum(numbers, out=numbers)

@@ -26,6 +26,7 @@ from packhorse.wire import (
 )
 
 _ID_DTYPES: dict[int, np.dtype[Any]] = {pb.ID_TYPE_UINT32: np.dtype("<u4"), pb.ID_TYPE_INT64: np.dtype("<i8")}
+"""The type of ids, by the number that a header gives."""
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "templates": np.dtype("<u4"),
@@ -40,7 +41,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "rows": np.dtype("<u2"),
 }
 """The type of each array whose type is the same in every message; ids and first tokens have one of two types."""
-
 
 AS_IT_IS = -2
 """The value in `BinBlock.redactions` of a sequence that is not redacted."""
@@ -126,9 +126,9 @@ class BinBlock:
         """Returns the bins [first, last) as another block, whose arrays are views if possible. Its steps are empty."""
         start = int(self.bin_ends[first - 1]) if first else 0
         end = int(self.bin_ends[last - 1]) if last else 0
-        return self._slice(first, last, start, end, self.bin_ends[first:last] - start)
+        return self._cut(first, last, start, end, self.bin_ends[first:last] - start)
 
-    def _slice(self, first: int, last: int, start: int, end: int, bin_ends: NDArray[np.int64]) -> "BinBlock":
+    def _cut(self, first: int, last: int, start: int, end: int, bin_ends: NDArray[np.int64]) -> "BinBlock":
         """Returns the bins [first, last) as another block.
 
         Args:
@@ -148,8 +148,8 @@ class BinBlock:
             group_ids=_part(self.group_ids, start, end),
             redactions=_part(self.redactions, start, end),
             rows=_part(self.rows, start, end),
-            tokens=_of_entries(self.tokens, start, end),
-            loss_mask=_of_entries(self.loss_mask, start, end),
+            tokens=_part_of_tokens(self.tokens, start, end),
+            loss_mask=_part_of_tokens(self.loss_mask, start, end),
         )
 
     def split(self, num_bins: int) -> Iterator["BinBlock"]:
@@ -169,19 +169,17 @@ class BinBlock:
         ends = self.bin_ends - np.repeat(starts, num_bins)[: len(self)]
         for first, start, end in zip(firsts, starts.tolist(), [*starts.tolist(), len(self.ids)][1:], strict=True):
             last = first + num_bins
-            yield self._slice(first, last, start, end, ends[first:last])
+            yield self._cut(first, last, start, end, ends[first:last])
 
     def padded(self, num_bins: int) -> "BinBlock":
         """Returns a block of `num_bins` bins: the bins of this block, then empty ones."""
-        missing = num_bins - len(self)
+        added = (0, num_bins - len(self))
         end = int(self.bin_ends[-1]) if len(self) else 0
         return replace(
             self,
-            bin_ends=np.pad(self.bin_ends, (0, missing), constant_values=end),
-            positions=np.pad(self.positions, (0, missing), constant_values=-1),
-            component_ids=None
-            if self.component_ids is None
-            else np.pad(self.component_ids, (0, missing), constant_values=-1),
+            bin_ends=np.pad(self.bin_ends, added, constant_values=end),
+            positions=np.pad(self.positions, added, constant_values=ADDED),
+            component_ids=None if self.component_ids is None else np.pad(self.component_ids, added, constant_values=-1),
         )
 
 
@@ -189,7 +187,7 @@ def _part(array: NDArray[Any] | None, first: int, last: int) -> NDArray[Any] | N
     return None if array is None else array[first:last]
 
 
-def _of_entries(tokens: SentTokens | None, first: int, last: int) -> SentTokens | None:
+def _part_of_tokens(tokens: SentTokens | None, first: int, last: int) -> SentTokens | None:
     return None if tokens is None else tokens.part(first, last)
 
 
@@ -268,7 +266,7 @@ def decode_bins(
         raise DamagedAnswerError(f"the bins' ids are of type {id_type}, which this client does not know")
     arrays = {name: _array(name, data[name], dtype) for name, dtype in _DTYPES.items()}
     ids = _array("ids", data["ids"], _ID_DTYPES[id_type])
-    lengths, bin_ends, component_ids = (templates or ReceivedTemplates()).expanded(
+    lengths, bin_ends, component_ids = (templates or ReceivedTemplates()).expand(
         arrays["templates"],
         len(ids),
         TemplateDefinitions(
@@ -280,17 +278,19 @@ def decode_bins(
     )
     first_tokens = None
     if data["first_tokens"]:
-        is_wide = len(data["first_tokens"]) == 8 * len(ids)
-        first_tokens = _array("first_tokens", data["first_tokens"], np.dtype("<i8" if is_wide else "<u4"))
+        is_int64 = len(data["first_tokens"]) == np.dtype(np.int64).itemsize * len(ids)
+        first_tokens = _array("first_tokens", data["first_tokens"], np.dtype("<i8" if is_int64 else "<u4"))
         first_tokens = first_tokens.astype(np.int64, copy=False)
     offsets = arrays["position_offsets"]
+    if len(offsets):
+        given = np.where(offsets == ADDED_OFFSET, ADDED, bins.base_position + offsets.astype(np.int64))
+    else:
+        given = positions(len(bin_ends))
     block = BinBlock(
         ids=ids.astype(np.int64),
         lengths=lengths,
         bin_ends=bin_ends,
-        positions=np.where(offsets == ADDED_OFFSET, ADDED, bins.base_position + offsets.astype(np.int64))
-        if len(offsets)
-        else positions(len(bin_ends)),
+        positions=given,
         steps=steps,
         first_tokens=first_tokens,
         component_ids=component_ids,

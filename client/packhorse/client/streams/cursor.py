@@ -14,13 +14,13 @@ from packhorse.topology import StreamMode, Topology, checked_integer
 
 _LOG = logging.getLogger(__name__)
 
-_MOST = 2**63 - 1
+_LARGEST_NUMBER = 2**63 - 1
 """The largest number that a cursor may hold."""
 
 _REQUIRED = ("digest", "seed", "epoch", "position")
 """The fields that every cursor has."""
 
-_OF_PROCESS = ("workers_per_rank", "start_position")
+_WITHOUT_EFFECT = ("workers_per_rank", "start_position")
 """Fields of a Topology that do not affect which rank gets which bin."""
 
 NO_POSITION = -1
@@ -73,7 +73,7 @@ def topology_facts(topology: Topology) -> Facts:
         >>> facts, Topology(**facts).bins_per_step
         ({'world_size': 4, 'balance': 'micro-step'}, 4)
     """
-    given = ((each.name, getattr(topology, each.name)) for each in fields(topology) if each.name not in _OF_PROCESS)
+    given = ((each.name, getattr(topology, each.name)) for each in fields(topology) if each.name not in _WITHOUT_EFFECT)
     plain = Topology()
     return {
         name: value if isinstance(value, int) else str(value) for name, value in given if value != getattr(plain, name)
@@ -156,11 +156,11 @@ def _cursor_of_loader(state: Mapping[str, Any]) -> State:
     last batch of all is the one of the worker that is furthest. If the loader saves its workers' states only every few
     batches, the batches since then are added.
     """
-    if "_snapshot" in state:
+    if "_snapshot" in state:  # it has workers
         of_workers = [worker["dataset_state"] for worker in state["_snapshot"]["_worker_snapshots"].values()]
-        num_since, is_finished = state["_steps_since_snapshot"], state["_iterator_finished"]
+        num_batches_since, is_finished = state["_steps_since_snapshot"], state["_iterator_finished"]
     else:
-        of_workers, num_since, is_finished = [state["dataset_state"]], 0, False
+        of_workers, num_batches_since, is_finished = [state["dataset_state"]], 0, False
     if not all(isinstance(each, Mapping) and is_of_worker(each) for each in of_workers):
         raise ValueError("this is the state of a StatefulDataLoader over something else than a PackedDataset")
     last = max(of_workers, key=_how_far)
@@ -170,15 +170,15 @@ def _cursor_of_loader(state: Mapping[str, Any]) -> State:
     topology = Topology(**last["topology"])
     if topology.mode is StreamMode.INDEPENDENT and len(of_workers) > 1:
         return cursor | {"position": NO_POSITION}  # `_steps_done` refuses it, if it is used
-    if num_since == 0:
+    if num_batches_since == 0:
         return cursor
     if topology.batch_schedule is not None:
         raise ValueError(
-            f"this loader's state was saved {num_since} batches after what its workers recorded, under batch_schedule "
-            f"'{topology.batch_schedule}', by which they cannot be counted; resume from a batch's 'cursor', or save "
-            "with snapshot_every_n_steps=1"
+            f"this loader's state was saved {num_batches_since} batches after what its workers recorded, under "
+            f"batch_schedule '{topology.batch_schedule}', by which they cannot be counted; resume from a batch's "
+            "'cursor', or save with snapshot_every_n_steps=1"
         )
-    done = last.get("steps_into_optimizer_step", 0) + num_since
+    done = last.get("steps_into_optimizer_step", 0) + num_batches_since
     optimizer_steps, steps = divmod(done, topology.steps_per_optimizer_step)
     position = last["position"] + optimizer_steps * topology.bins_per_optimizer_step
     return cursor | {"position": position, "steps_into_optimizer_step": steps, "topology": last["topology"]}
@@ -221,7 +221,7 @@ def _way_to_cursor(state: Mapping[str, Any]) -> str:
 
 
 def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
-    """Returns how many steps of a cursor's optimizer step are done: 0 if they were made under another topology."""
+    """Returns how many steps of a cursor's optimizer step are done; 0, to begin it again, under another topology."""
     if state["position"] == NO_POSITION:
         raise ValueError(
             "this cursor is of mode 'independent' with several workers, and cannot say where each of them is; resume "
@@ -252,10 +252,10 @@ def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> No
     """
     then, now = Topology(**state["topology"]), topology
     in_optimizer_steps = max(then.steps_per_optimizer_step, now.steps_per_optimizer_step) > 1
-    sizes = [each.batch_schedule or each.bins_per_step for each in (then, now)]
-    if sizes[0] != sizes[1] or (in_optimizer_steps and topology_facts(then) != topology_facts(now)):
+    bins_then, bins_now = (each.batch_schedule or each.bins_per_step for each in (then, now))
+    if bins_then != bins_now or (in_optimizer_steps and topology_facts(then) != topology_facts(now)):
         raise ValueError(
-            f"this state was saved with {sizes[0]} bins in a step ({topology_facts(then)}), now there are {sizes[1]} "
+            f"this state was saved with {bins_then} bins in a step ({topology_facts(then)}), now there are {bins_now} "
             f"({topology_facts(now)}): under another world_size, batch_size or balance resume from a batch's 'cursor' "
             "instead"
         )
@@ -263,4 +263,4 @@ def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> No
 
 def _number(state: Mapping[str, Any], name: str, least: int = 0) -> int:
     """Returns an integer of a state, 0 if it is missing; a ValueError if it is out of range."""
-    return checked_integer(f"the cursor's {name}", state.get(name, 0), least, _MOST)
+    return checked_integer(f"the cursor's {name}", state.get(name, 0), least, _LARGEST_NUMBER)

@@ -103,13 +103,17 @@ def _write(
     """
     sizes = sent.sizes
     rooms = block.lengths.astype(np.int64)
-    per_bin = np.diff(block.bin_ends, prepend=0)  # sequences in each bin: [N]
-    first_of_bin = np.repeat(block.bin_starts(), per_bin)  # index of the first sequence in each one's bin: [S]
-    before = np.cumsum(rooms) - rooms
+    sequences_per_bin = np.diff(block.bin_ends, prepend=0)  # [N]
+    first_of_bin = np.repeat(
+        block.bin_starts(), sequences_per_bin
+    )  # index of the first sequence in each one's bin: [S]
+    rooms_before = np.cumsum(rooms) - rooms
     # Index of each sequence's first token in the flat arrays: its offset in the bin, and the bin's row.
-    starts = before - before[first_of_bin] + np.repeat(np.arange(len(block)) * max_seq_len, per_bin)
+    starts = (
+        rooms_before - rooms_before[first_of_bin] + np.repeat(np.arange(len(block)) * max_seq_len, sequences_per_bin)
+    )
     num_written = np.minimum(sizes, rooms)  # with extra_tokens -1 a sequence's last token is only a target
-    values = _end_to_end(sent, sizes)  # all tokens
+    values = _end_to_end(sent, sizes)
     starts_in_values = np.cumsum(sizes) - sizes
     is_predicted = np.ones(len(values), np.bool_)
     if block.loss_mask is not None:

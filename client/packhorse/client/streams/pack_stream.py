@@ -1,21 +1,21 @@
 """Online packing that continues when its server fails: sequences go in as they arrive, full bins come out.
 
 Owns sending: a broken stream reopens, and sends again what is in no bin yet, without loss or repetition. The service
-knows sequences only by numbers of this client's own, 0, 1, 2, …, and chooses the bins. Leaves the sequences in no bin
-to `_held_sequences`, checks of answers to `_pack_answers`, connections to `transport/grpc_channels`, and decoding bins
-to `blocks`.
+knows sequences only by numbers of this client's own, 0, 1, 2, …, and chooses the bins. Leaves groups and the sequences
+in no bin to `_held_sequences`, checks of answers to `_pack_answers`, connections to `transport/grpc_channels`, and
+decoding bins to `blocks`.
 """
 
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.error_texts import invalid
 from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
-from packhorse.client.streams._held_sequences import HeldSequences, Sequence
+from packhorse.client.streams._held_sequences import HeldSequences, NewSequences, in_groups, one_by_one
 from packhorse.client.streams._pack_answers import PackAnswerChecks
 from packhorse.client.streams.blocks import decode_bins
 from packhorse.client.transport.methods import PACK_STREAM, Transport
@@ -52,17 +52,8 @@ class PackStreamBins(list[Bin]):
 
     def __add__(self, other: list[Bin]) -> "PackStreamBins":  # type: ignore[override]
         """Joins the bins of two answers, and their evicted sequences."""
-        also = other.evicted.tolist() if isinstance(other, PackStreamBins) else []
-        return PackStreamBins([*self, *other], [*self.evicted.tolist(), *also])
-
-
-class _NewSequences(NamedTuple):
-    """Sequences of one call of `send`, as the trainer gave them: a list of each of their properties."""
-
-    ids: list[int]
-    lengths: list[int]
-    amounts: list[tuple[int, ...]]
-    versions: list[int]
+        others = other.evicted.tolist() if isinstance(other, PackStreamBins) else []
+        return PackStreamBins([*self, *other], [*self.evicted.tolist(), *others])
 
 
 class PackStream:
@@ -166,10 +157,14 @@ class PackStream:
         new_versions = self._checked_versions(new_ids, versions, policy_version)
         self._attempts.begin()
         self._retrying(self._open)  # first, so that the service refuses wrong options before lengths are checked
-        rule = self._check_lengths(new_lengths)
+        rule = self._checked_rule(new_lengths)
         numbers = range(self._num_sent, self._num_sent + len(new_ids))
-        new = _NewSequences(new_ids, new_lengths, self._amounts_of(amounts or {}, len(new_ids)), new_versions)
-        sequences = self._one_by_one(new) if groups is None else self._in_groups(new, integers("groups", groups), rule)
+        new_amounts = self._checked_amounts(amounts or {}, len(new_ids))
+        new = NewSequences(new_ids, new_lengths, new_amounts, new_versions)
+        if groups is None:
+            sequences = one_by_one(new, self._num_sent)
+        else:
+            sequences = in_groups(new, integers("groups", groups), rule, self._options, self._num_sent)
         self._held.add_all(dict(zip(numbers, sequences, strict=True)))
         self._newest_version = self._newest_with(new_versions, policy_version)
         self._num_sent += len(new_ids)
@@ -196,7 +191,7 @@ class PackStream:
             TransientError: no server answered before the deadline; nothing is lost, flush again.
         """
 
-        def flush() -> None:
+        def exchange() -> None:
             if self._held:
                 self._send_unsent()
                 self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush(policy_version=self._version_to_send)))
@@ -205,7 +200,7 @@ class PackStream:
 
         self._newest_version = self._newest_with(self._checked_versions([], None, policy_version), policy_version)
         self._attempts.begin()
-        self._retrying(flush)
+        self._retrying(exchange)
         return self._take_ready()
 
     def close(self) -> None:
@@ -256,7 +251,9 @@ class PackStream:
                 lengths=[self._held[number].length for number in numbers],
                 groups=[] if groups == [number - first for number in numbers] else groups,
                 amounts=[
-                    self._held[number].amounts[at] for at in range(len(self._options.budgets)) for number in numbers
+                    self._held[number].amounts[budget]
+                    for budget in range(len(self._options.budgets))
+                    for number in numbers
                 ],
                 versions=[self._held[number].version for number in numbers] if self._has_versions else [],
                 policy_version=self._version_to_send,
@@ -339,7 +336,7 @@ class PackStream:
         """Returns the newest version known, with those of a call."""
         return max(self._newest_version, policy_version or 0, *versions)
 
-    def _amounts_of(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
+    def _checked_amounts(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
         """Returns each sequence's amounts of the stream's resources, in the order of its budgets.
 
         Args:
@@ -357,51 +354,8 @@ class PackStream:
                 raise invalid("amounts", f"of {budget.name!r} must be in [0, {budget.cap}], its cap")
         return list(zip(*columns, strict=True)) if columns else [()] * num
 
-    def _one_by_one(self, new: "_NewSequences") -> list[Sequence]:
-        """Returns the sequences of a call, each in a group of its own."""
-        return [
-            Sequence(id, length, self._num_sent + index, amounts, version)
-            for index, (id, length, amounts, version) in enumerate(zip(*new, strict=True))
-        ]
-
-    def _in_groups(self, new: "_NewSequences", groups: list[int], rule: RoomRule) -> list[Sequence]:
-        """Returns the sequences of a call, sorted by group; they will have own numbers from `_num_sent` on.
-
-        Args:
-            new: the sequences as they were given.
-            groups: the number of each one's group.
-            rule: computes a sequence's room from its length.
-
-        Raises:
-            InvalidRequestError: a group is too long for a bin, or has several versions that may not share one.
-        """
-        if len(groups) != len(new.ids):
-            raise invalid("groups", f"holds {len(groups)} numbers for {len(new.ids)} ids")
-        indices_of_group: dict[int, list[int]] = {}
-        for index, group in enumerate(groups):
-            indices_of_group.setdefault(group, []).append(index)
-        sequences: list[Sequence] = []
-        for group, indices in indices_of_group.items():
-            room = sum(int(rule.room(new.lengths[index])) for index in indices)
-            if room > rule.max_seq_len:
-                raise invalid(
-                    "groups",
-                    f"group {group} takes {room} tokens together, over max_seq_len {rule.max_seq_len}: raise it, or "
-                    "leave out sequences of the group",
-                )
-            if len(indices) > 1 and self._options.max_sequences_per_bin:
-                raise invalid("groups", "max_sequences_per_bin does not go with groups: leave it None")
-            if self._options.separate_versions and len({new.versions[index] for index in indices}) > 1:
-                raise invalid("versions", f"says several of group {group}, which shares a bin of one version")
-            first = self._num_sent + len(sequences)
-            sequences.extend(
-                Sequence(new.ids[index], new.lengths[index], first, new.amounts[index], new.versions[index])
-                for index in indices
-            )
-        return sequences
-
-    def _check_lengths(self, lengths: list[int]) -> RoomRule:
-        """Returns the rule of rooms, after checking all lengths by it.
+    def _checked_rule(self, lengths: list[int]) -> RoomRule:
+        """Returns the rule that computes rooms, after checking all lengths by it.
 
         The service would check them message by message, when earlier messages are already packed.
 

@@ -104,9 +104,9 @@ class SentTokens(TokensFromServer):
 
     def part(self, first: int, last: int) -> "SentTokens":
         """Returns the entries [first, last), as views."""
-        of = slice(first, last)
+        part = slice(first, last)
         return SentTokens(
-            self._values, self._starts[of], self._sizes[of], self._first_tokens[of], self._whole_sizes[of]
+            self._values, self._starts[part], self._sizes[part], self._first_tokens[part], self._whole_sizes[part]
         )
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -158,10 +158,10 @@ def tokens_of_answer(answer: pb.StreamBlock | pb.GetBinsResponse, *, is_wanted: 
 
 def joined_tokens(parts: "list[SentTokens]") -> SentTokens:
     """Lays the entries of several blocks end to end."""
-    before = np.cumsum([0, *(len(part._values) for part in parts)])
+    num_before = np.cumsum([0, *(len(part._values) for part in parts)])
     return SentTokens(
         np.concatenate([part._values for part in parts]),
-        np.concatenate([part._starts + start for part, start in zip(parts, before, strict=False)]),
+        np.concatenate([part._starts + before for part, before in zip(parts, num_before, strict=False)]),
         np.concatenate([part._sizes for part in parts]),
         np.concatenate([part._first_tokens for part in parts]),
         np.concatenate([part._whole_sizes for part in parts]),
@@ -201,7 +201,9 @@ def decode_tokens(
         or len(message.loss_mask) not in (0, -(-num_tokens // 8))
     ):
         raise DamagedAnswerError("the tokens do not fit the bins that they came with")
-    firsts = np.zeros_like(sizes) if first_tokens is None or message.has_prefixes else first_tokens
+    if message.has_prefixes:  # each entry comes with its prefix, so its values begin at token 0
+        first_tokens = None
+    firsts = np.zeros_like(sizes) if first_tokens is None else first_tokens
     tokens = SentTokens(np.frombuffer(message.tokens, dtype), ends - sizes, sizes, firsts, whole_sizes)
     if not message.loss_mask:
         return tokens, None

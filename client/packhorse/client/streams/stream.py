@@ -67,11 +67,11 @@ class BinStream:
         self._transport = transport
         self._request = request
         self.topology = topology
-        self._attempts = Attempts(retry, has_answered=self._is_known)
+        self._attempts = Attempts(retry, has_answered=self._has_answered)
         self._messages: Iterator[pb.StreamBinsResponse] | None = None
-        self._header: pb.StreamHeader | None = None
+        self._header: StreamHeader | None = None
+        self._header_message: pb.StreamHeader | None = None  # the same as it was sent, for decoding
         self._templates = ReceivedTemplates()
-        self._facts: StreamHeader | None = None
         self.was_refused = False
         """Whether a server has refused the stream for a while, because it had as many streams as it allows."""
 
@@ -82,11 +82,11 @@ class BinStream:
         They may change when the stream is reopened: if a takedown or a mixture was changed meanwhile, the header has
         another digest, and perhaps other components and steps.
         """
-        if self._facts is None:
+        if self._header is None:
             self._attempts.begin()
             self._retrying(self._open)
-        assert self._facts is not None
-        return self._facts
+        assert self._header is not None
+        return self._header
 
     def position_after(self, step: int) -> int:
         """Returns the position to resume at, under any topology, after every rank has consumed `step`."""
@@ -152,7 +152,7 @@ class BinStream:
             self.topology = self.topology.of_epoch(
                 self._request.epoch, num_bins=first.header.num_bins, max_seq_len=first.header.max_seq_len
             )
-        self._header, self._facts = first.header, StreamHeader.from_proto(first.header)
+        self._header_message, self._header = first.header, StreamHeader.from_proto(first.header)
         self._request.expected_digest = first.header.digest
         self._messages = messages
         self._templates = ReceivedTemplates()
@@ -176,7 +176,7 @@ class BinStream:
 
     def _decoded(self, block: pb.StreamBlock) -> BinBlock:
         """Decodes a block; a DamagedAnswerError unless it holds this worker's next steps, with all their bins."""
-        header = self._header
+        header = self._header_message
         assert header is not None
         topology = self.topology
         decoded = decode_bins(
@@ -208,7 +208,7 @@ class BinStream:
             )
         return decoded
 
-    def _is_known(self) -> bool:
+    def _has_answered(self) -> bool:
         """Whether the service has answered before: this process, or the process that wrote the cursor.
 
         A request with an `expected_digest` comes from a cursor, or from an earlier answer.
@@ -230,7 +230,7 @@ class BinStream:
         return self.topology.position_after(step - 1, self._header.num_bins)
 
     def _retrying(self, attempt: Callable[[], _Result]) -> _Result:
-        """Runs an attempt until it succeeds; a StreamInterruptedError with the position to resume at after that."""
+        """Runs an attempt until it succeeds; after the deadline, a StreamInterruptedError says where to resume."""
         try:
             return self._attempts.run(attempt, on_failure=self.close)
         except TransientError as error:
