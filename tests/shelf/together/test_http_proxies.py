@@ -25,7 +25,7 @@ FAR = "packhorse.far.test:50051"
 def no_variables(monkeypatch):
     for name in (*VARIABLES, *EXEMPTIONS):
         monkeypatch.delenv(name, raising=False)
-    proxies._tell_unusable.cache_clear()
+    proxies._warn_of_unusable.cache_clear()
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_the_first_variable_that_is_set_counts(monkeypatch, caplog):
     monkeypatch.setenv("grpc_proxy", "")
     assert proxy_for("a.test") is None
     for unusable in ("https://first:1", "first:1", "http://", "http://first:port"):
-        proxies._tell_unusable.cache_clear()
+        proxies._warn_of_unusable.cache_clear()
         caplog.clear()
         monkeypatch.setenv("grpc_proxy", unusable)
         assert proxy_for("a.test") is None

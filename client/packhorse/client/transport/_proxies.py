@@ -27,7 +27,8 @@ EXEMPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
 """Variables that list hosts without a proxy; the first that is set counts."""
 
 _DEFAULT_PORT = 80
-_NOT_NOW = (408, 429)
+"""The port of a proxy whose URL names none."""
+_TEMPORARY = (408, 429)
 """HTTP statuses of a proxy that are temporary: timeout, too many requests. Others from 400 to 499 are final."""
 _STATUS = re.compile(r"(?:response code|Tunnel connection failed:) (\d{3})")
 """How gRPC and `http.client` report a proxy's answer to CONNECT."""
@@ -78,7 +79,7 @@ class Proxy:
         way = f"the connection goes through the proxy {self}"
         direct = f"if the server can be reached without it, add {host.rpartition(':')[0] or host} to no_proxy"
         status = _STATUS.search(text)
-        if status is None or not 400 <= int(status[1]) < 500 or int(status[1]) in _NOT_NOW:
+        if status is None or not 400 <= int(status[1]) < 500 or int(status[1]) in _TEMPORARY:
             return ServerUnavailableError(f"{text}; {way}: {direct}")
         why = "refuses"
         if status[1] == "407":
@@ -93,14 +94,14 @@ def proxy_for(name: str, port: str = "") -> Proxy | None:
     (`10.0.0.0/8`), one of these with a port, or `*` for every host.
 
     Args:
-        name: IPv6 with or without brackets.
-        port: of the server.
+        name: the host's name or IP address, IPv6 with or without brackets.
+        port: the server's port; "" if it is not known.
     """
     proxy = _proxy()
     name = name.strip("[]").rstrip(".").lower()
     if proxy is None or not name or _is_this_machine(name):
         return None
-    if any(_matches(entry, name, port) for entry in _exceptions()):
+    if any(_matches(entry, name, port) for entry in _exempted()):
         return None
     return proxy
 
@@ -118,7 +119,7 @@ def _proxy() -> Proxy | None:
     proxy = Proxy(variable, os.environ[variable])
     url = _split(proxy.url)
     if url is None or url.scheme != "http" or not url.hostname:
-        _tell_unusable(variable)
+        _warn_of_unusable(variable)
         return None
     return proxy
 
@@ -127,18 +128,18 @@ def _split(url: str) -> SplitResult | None:
     """Returns the parts of a URL; None if it cannot be parsed."""
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = parts.port  # parsed only now; a ValueError if it is no port
     except ValueError:
         return None
     return parts
 
 
 @functools.cache
-def _tell_unusable(variable: str) -> None:
+def _warn_of_unusable(variable: str) -> None:
     _LOG.warning("%s is not used: gRPC takes a proxy only as http://HOST:PORT", variable)
 
 
-def _exceptions() -> Iterator[str]:
+def _exempted() -> Iterator[str]:
     """Yields the entries of `no_proxy`, in small letters."""
     listed = next((os.environ[name] for name in EXEMPTIONS if name in os.environ), "")
     for entry in listed.split(","):
@@ -148,9 +149,9 @@ def _exceptions() -> Iterator[str]:
 
 def _matches(entry: str, name: str, port: str) -> bool:
     """Whether an entry of `no_proxy` covers a host; see `proxy_for` for what an entry may be."""
-    host, colon, of_port = entry.rpartition(":")
-    if colon and of_port.isdecimal() and (host.endswith("]") or ":" not in host):
-        if of_port != port:
+    host, colon, port_of_entry = entry.rpartition(":")
+    if colon and port_of_entry.isdecimal() and (host.endswith("]") or ":" not in host):
+        if port_of_entry != port:
             return False
         entry = host
     entry = entry.strip("[]")

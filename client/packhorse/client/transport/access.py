@@ -76,9 +76,10 @@ class Access:
     def or_environment(self) -> "Access":
         """Returns this access, with the environment's values for fields that are not set."""
         found: dict[str, str | bool] = {}
-        for name in ("ca", "cert", "key", "token_file"):
+        names = ["ca", "cert", "key"] if self.token is not None else ["ca", "cert", "key", "token_file"]
+        for name in names:
             value = os.environ.get(variable_of(name))
-            if value and getattr(self, name) is None and not (name == "token_file" and self.token is not None):
+            if value and getattr(self, name) is None:
                 found[name] = value
         if not self.insecure:
             found["insecure"] = os.environ.get(variable_of("insecure"), "").lower() in ("1", "true", "yes", "on")
@@ -114,8 +115,8 @@ class Credentials:
         self.access = access
         self.uses_tls = credentials is None and access.ca is not None and not is_unix
         self._credentials = credentials
-        if credentials is not None and (more := [name for name in ("ca", "cert", "key") if name in access.given]):
-            raise ValueError(f"credentials and {more[0]} are both given; give one of them")
+        if credentials is not None and (files := [name for name in ("ca", "cert", "key") if name in access.given]):
+            raise ValueError(f"credentials and {files[0]} are both given; give one of them")
         if access.ca is None and (access.cert is not None or access.key is not None) and credentials is None:
             raise ValueError("cert and key need ca: there is no TLS without the CA of the server's certificate")
         if (access.cert is None) != (access.key is None):
@@ -124,7 +125,8 @@ class Credentials:
         if self.uses_tls:
             self.channel_credentials()
         self._token = self._read_token()
-        is_exposed = self._token and credentials is None and not self.uses_tls and not access.insecure
+        is_plain_text = credentials is None and not self.uses_tls
+        is_exposed = self._token is not None and is_plain_text and not access.insecure
         if is_exposed and (remote := [host for host in hosts if not is_local(host)]):
             raise ValueError(
                 f"the token would be sent to {shortened(remote[0])} in plain text: give ca=… (TLS), or "

@@ -20,15 +20,14 @@ from packhorse.client.transport._proxies import Proxy, proxy_for
 LOOKUP_SECONDS = 3.0
 """Time to look up a name; after that gRPC does it."""
 
-
 _MOST_SOCKET_BYTES = 107
 """The longest path of a socket: Linux has 108 bytes for it and the zero after it."""
 
-
 _LEFT_TO_GRPC = ("unix:", "unix-abstract:", "vsock:", "xds:", "dns://")
-
+"""How targets begin that only gRPC understands."""
 
 _HOST_AND_PORT = re.compile(r"(?:dns:(?:///)?|ipv[46]:)?(\[[^\]\s]+\]|[^\s/:,\[\]]+):(\d{1,5})")
+"""An entry of a target; the groups are the host and the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +80,31 @@ def hosts_of(target: str) -> tuple[str, ...]:
 
 
 def addresses_of(host: str) -> list[Address]:
-    """Returns an address for each IP address of a host; if it has only one, or cannot be looked up, the host itself.
+    """Returns an address for each IP address of a host; the host itself if it has only one or cannot be looked up.
 
     A host that is reached through a proxy is one address, because the proxy looks it up. It is reached directly if
     `no_proxy` lists its name, or if each of its IP addresses is listed or belongs to this machine.
     """
-    name, _, port = host.removeprefix("dns:").rpartition("/")[2].rpartition(":")
+    _, _, name_and_port = host.removeprefix("dns:").rpartition("/")
+    name, _, port = name_and_port.rpartition(":")
     if host.startswith(_LEFT_TO_GRPC):
         return [Address(host, proxy=proxy_for(name, port) if host.startswith("dns:") else None)]
     proxy = proxy_for(name, port)
     if _is_literal(name):
         return [Address(host, proxy=proxy)]
-    found = _looked_up(name)
-    if found and all(proxy_for(ip, port) is None for ip in found):
+    ips = _looked_up(name)
+    if ips and all(proxy_for(ip, port) is None for ip in ips):
         proxy = None
-    if proxy is not None or len(found) < 2:
+    if proxy is not None or len(ips) < 2:
         return [Address(host, proxy=proxy)]
-    return [Address(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}", authority=host) for ip in found]
+    return [Address(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}", authority=host) for ip in ips]
 
 
 def as_one_address(host: str) -> Address:
     """Returns a host as one address; gRPC looks its name up and tries every IP address."""
     name, _, port = host.rpartition(":")
-    return Address(host, proxy=None if proxy_for(name, port) is None else addresses_of(host)[0].proxy)
+    has_proxy = proxy_for(name, port) is not None  # unless the name's IP addresses are exempt, which needs a look-up
+    return Address(host, proxy=addresses_of(host)[0].proxy if has_proxy else None)
 
 
 def endpoint_of(address: Address) -> Endpoint | None:
@@ -128,6 +129,7 @@ def _check_socket(target: str) -> None:
 
 
 def _is_literal(name: str) -> bool:
+    """Whether a name is an IP address."""
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -137,18 +139,18 @@ def _is_literal(name: str) -> bool:
 
 def _looked_up(name: str) -> list[str]:
     """Returns a name's IP addresses, only IPv4 or only IPv6, as this machine prefers; none after `LOOKUP_SECONDS`."""
-    answers: queue.SimpleQueue[list[tuple[socket.AddressFamily, str]]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
     def look_up() -> None:  # getaddrinfo knows no timeout
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             found = []
-        answers.put([(family, str(address[0])) for family, _, _, _, address in found])
+        preferred = next((family for family, *_ in found), None)
+        answers.put([str(address[0]) for family, _, _, _, address in found if family == preferred])
 
     threading.Thread(target=look_up, daemon=True).start()
     try:
-        found = answers.get(timeout=LOOKUP_SECONDS)
+        return list(dict.fromkeys(answers.get(timeout=LOOKUP_SECONDS)))
     except queue.Empty:
         return []
-    return list(dict.fromkeys(ip for family, ip in found if family == found[0][0]))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from packhorse.server.base.faults import ServiceError
     from packhorse.server.datasets.memory_catalog import MemoryCatalog
 
-
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
@@ -28,7 +27,8 @@ PREFIX = "embedded:"
 _CHECKED = SharedSet()
 """Folders whose files matched their checksums, with the files' stamps, so that workers need not check every epoch."""
 
-_PLANNED: "BoundedCache[object, MemoryCatalog]" = BoundedCache(8)
+_MOST_PLANS = 8
+_PLANNED: "BoundedCache[object, MemoryCatalog]" = BoundedCache(_MOST_PLANS)
 """The last plans of `MemoryDatasets`: a client is made for each epoch, and forked workers use their parent's plans."""
 
 
@@ -54,7 +54,7 @@ class _InThisProcess:
     ) -> _Response:
         """Returns the one answer to a request."""
         with self._client_errors():
-            answer: _Response = self._of(method)(request)
+            answer: _Response = self._function(method)(request)
             return answer
 
     def stream(
@@ -62,12 +62,12 @@ class _InThisProcess:
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests."""
         with self._client_errors():
-            yield from self._of(method)(request)
+            yield from self._function(method)(request)
 
     def close(self) -> None:
         """Does nothing: there are no connections."""
 
-    def _of(self, method: Method[Any, Any]) -> Any:
+    def _function(self, method: Method[Any, Any]) -> Any:
         """Returns the object's function for a method; a NotImplementedByServerError if it has none."""
         try:
             return getattr(self._methods, method.name)

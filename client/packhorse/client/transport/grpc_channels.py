@@ -59,6 +59,8 @@ AVOID_SECONDS = 10.0
 MOST_CONNECTIONS = 16
 """Connections to try at one address if it has another version of a dataset: several server processes may share the
 address, and some may have started after the dataset's folder was replaced, while others still serve the old version."""
+_LEAST_SECONDS = 0.1
+"""The least time to ask a replica, however close the deadline."""
 
 PING_SECONDS = 8
 """Time between pings on a quiet connection. A lost server is noticed within 15 seconds: 5 of them wait for the pong."""
@@ -137,21 +139,21 @@ class _Replica:
         self.has_answered = False
         self._address = address
         self._credentials = credentials
-        self._explained_at = -math.inf
+        self._looked_at = -math.inf
         self._channel: grpc.Channel | None = None
         # (kind, method) → the channel's callable: making one takes as long as calling it.
-        self._methods: dict[tuple[str, str], Any] = {}
+        self._callables: dict[tuple[str, str], Any] = {}
 
     def call(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
         """Calls a method of the service over the channel."""
-        return self._made("unary_unary", method, method.parse)(request, **options)
+        return self._callable("unary_unary", method, method.parse)(request, **options)
 
     def stream(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
         """Opens a stream of undecoded bytes: gRPC would decode them in the one thread that serves all calls."""
         kind = "stream_stream" if isinstance(request, Iterator) else "unary_stream"
-        return self._made(kind, method, bytes)(request, **options)
+        return self._callable(kind, method, bytes)(request, **options)
 
-    def _made(self, kind: str, method: Method[Any, Any], parse: Callable[[bytes], Any]) -> Any:
+    def _callable(self, kind: str, method: Method[Any, Any], parse: Callable[[bytes], Any]) -> Any:
         """Returns the channel's callable for a method; opens the channel if there is none.
 
         Args:
@@ -163,14 +165,14 @@ class _Replica:
             seconds = FEW_PINGS_SECONDS if self.name in _FEW_PINGS else PING_SECONDS
             options = (*_OPTIONS, ("grpc.keepalive_time_ms", 1000 * seconds))
             self._channel = self._credentials.open_channel(self._address, options)
-            self._methods = {}
-        made = self._methods.get((kind, method.name))
-        if made is None:
-            made = getattr(self._channel, kind)(
+            self._callables = {}
+        found = self._callables.get((kind, method.name))
+        if found is None:
+            found = getattr(self._channel, kind)(
                 method.path, request_serializer=_serialized, response_deserializer=parse
             )
-            self._methods[kind, method.name] = made
-        return made
+            self._callables[kind, method.name] = found
+        return found
 
     def renew(self) -> None:
         """Lets the next call open another channel; calls on the old channel continue.
@@ -180,13 +182,13 @@ class _Replica:
         self._channel = None
 
     def refusal(self) -> AccessDeniedError | None:
-        """Returns why no connection opens, if TLS is the cause; else None. Tries at most once in AVOID_SECONDS."""
+        """Returns why no connection opens, if TLS is the cause; else None. Looks at most once in AVOID_SECONDS."""
         if self._credentials.has_credentials:  # gRPC's own, whose certificates cannot be read
             return None
         uses_tls, endpoint, now = self._credentials.uses_tls, endpoint_of(self._address), time.monotonic()
-        if endpoint is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
+        if endpoint is None or now - self._looked_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
             return None
-        self._explained_at = now
+        self._looked_at = now
         return refusal_of(endpoint, self._credentials.access, uses_tls=uses_tls)
 
     def failure(self, error: grpc.RpcError | NoMessageError) -> PackhorseError:
@@ -230,7 +232,7 @@ class GrpcTransport:
         given = access if credentials is not None else access.or_environment()
         self._credentials = Credentials(given, self._hosts, credentials)
         self._replicas: dict[Address, _Replica] = {}
-        self._is_current = False  # whether the hosts' names were looked up since the last failure
+        self._is_looked_up = False  # whether the hosts' names were looked up since the last failure
         self._calls: set[Any] = set()  # gRPC's calls of open streams
         self._pid = -1  # the process that the replicas and calls belong to
         _TRANSPORTS.add(self)
@@ -254,7 +256,7 @@ class GrpcTransport:
                 if answer is None:  # gRPC takes status OK for an answer, even without a message
                     raise NoMessageError("an answer without a message")
             except (grpc.RpcError, NoMessageError) as error:
-                raise self._failure(replica, error) from None
+                raise self._recorded_failure(replica, error) from None
             return answer
 
         return self._first_answer(ask, timeout_seconds, PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS)
@@ -278,12 +280,12 @@ class GrpcTransport:
             messages = self._messages(replica, call, method.parse, seconds, next_seconds)
             return next(messages, None), messages
 
-        first, messages = self._first_answer(
+        first_message, messages = self._first_answer(
             open_stream, seconds_left(), ANSWER_SECONDS, most_replicas=1 if is_iterator else None
         )
         with closing(messages):
-            if first is not None:
-                yield first
+            if first_message is not None:
+                yield first_message
                 yield from messages
 
     def close(self) -> None:
@@ -294,7 +296,7 @@ class GrpcTransport:
             for call in list(self._calls):  # some may be on channels that have been renewed
                 call.cancel()
             self._calls.clear()
-        self._replicas, self._is_current = {}, False
+        self._replicas, self._is_looked_up = {}, False
 
     def _first_answer(
         self,
@@ -307,7 +309,7 @@ class GrpcTransport:
         """Asks one replica after the other, and returns the first answer.
 
         Args:
-            ask: asks a replica, and takes at most so many seconds.
+            ask: function that asks a replica, within the seconds that are its second argument.
             timeout_seconds: the time for all replicas together, which they share equally.
             most_seconds: the most time for one replica.
             most_replicas: the most replicas to ask; None for all.
@@ -319,9 +321,9 @@ class GrpcTransport:
         end = time.monotonic() + timeout_seconds
         refusal: PackhorseError | None = None
         trouble: TransientError | None = None
-        replicas = self._in_order()[:most_replicas]
+        replicas = self._replicas_in_order()[:most_replicas]
         for number, replica in enumerate(replicas):
-            share = max(end - time.monotonic(), 0.1) / (len(replicas) - number)
+            share = max(end - time.monotonic(), _LEAST_SECONDS) / (len(replicas) - number)
             try:
                 answer = self._ask_until_same_version(ask, replica, min(share, most_seconds))
             except PackhorseError as failure:
@@ -332,7 +334,7 @@ class GrpcTransport:
                 else:
                     raise
             else:
-                self._answered(replica)
+                self._record_answer(replica)
                 return answer
         if trouble is None:
             assert refusal is not None
@@ -353,7 +355,7 @@ class GrpcTransport:
         while True:
             number += 1
             try:
-                return ask(replica, max(end - time.monotonic(), 0.1))
+                return ask(replica, max(end - time.monotonic(), _LEAST_SECONDS))
             except DigestMismatchError:
                 replica.renew()
                 if number >= MOST_CONNECTIONS or time.monotonic() >= end:
@@ -382,41 +384,41 @@ class GrpcTransport:
         except DecodeError:
             raise DamagedAnswerError(f"a message of {replica.name} cannot be read: bytes changed on the way") from None
         except (grpc.RpcError, NoMessageError) as error:
-            raise self._failure(replica, error) from None
+            raise self._recorded_failure(replica, error) from None
         finally:
             if call in self._calls:  # else `close` has ended it, perhaps with the process
                 call.cancel()
                 self._calls.discard(call)
 
-    def _in_order(self) -> list[_Replica]:
-        """Returns every replica in random order, but those that failed in the last AVOID_SECONDS at the end.
+    def _replicas_in_order(self) -> list[_Replica]:
+        """Returns all replicas in random order, but those that failed in the last AVOID_SECONDS at the end.
 
         Forgets the replicas of a parent process after a fork, and looks the hosts' names up again after a failure.
         """
         if self._pid != os.getpid():
-            self._replicas, self._calls, self._is_current = {}, set(), False
+            self._replicas, self._calls, self._is_looked_up = {}, set(), False
             self._pid = os.getpid()
         if not _ANCHORS:
             keep_freed_memory()
             _ANCHORS.append(grpc.insecure_channel("127.0.0.1:1"))  # connects to nothing until it is used
-        if not self._is_current:
+        if not self._is_looked_up:
             addresses = [address for host in self._hosts for address in addresses_of(host)]
             known = self._replicas
             self._replicas = {
                 address: known.get(address) or _Replica(address, self._credentials) for address in addresses
             }
-            self._is_current = True
+            self._is_looked_up = True
         replicas = list(self._replicas.values())
         _RANDOM.shuffle(replicas)
         long_ago = time.monotonic() - AVOID_SECONDS
         return sorted(replicas, key=lambda replica: replica.failed_at if replica.failed_at > long_ago else -math.inf)
 
-    def _answered(self, replica: _Replica) -> None:
+    def _record_answer(self, replica: _Replica) -> None:
         replica.failed_at = -math.inf
         replica.has_answered = True
         _ANSWERED.add(self.target)
 
-    def _failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
+    def _recorded_failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
         """Returns the client's exception for an error, and records the failure.
 
         The replica is avoided for a while, its connection is replaced if it broke, and names are looked up again.
@@ -433,5 +435,5 @@ class GrpcTransport:
             _ANSWERED.add(self.target)
         if isinstance(failure, (TransientError, *_PERHAPS_ELSEWHERE)):
             replica.failed_at = time.monotonic()
-            self._is_current = False  # the name may have other addresses by now
+            self._is_looked_up = False  # the name may have other addresses by now
         return failure

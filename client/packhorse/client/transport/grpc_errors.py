@@ -30,7 +30,6 @@ from packhorse.v1 import packing_pb2 as pb
 DOMAIN = "packhorse.v1"
 """The `domain` of google.rpc.ErrorInfo that marks the service's own reasons."""
 
-
 _WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
     grpc.StatusCode.UNIMPLEMENTED: NotImplementedByServerError,  # an older server, or a web server
     grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
@@ -41,7 +40,6 @@ _WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
 }
 """The exception for a status without one of the service's reasons. Every other status comes from the network, a proxy
 or a broken server, and becomes ServerUnavailableError."""
-
 
 _OVER_SIZE = "larger than max"
 """gRPC's text if a message is over the size limit of either side. Other RESOURCE_EXHAUSTED are temporary."""

@@ -13,11 +13,13 @@ from packhorse.client.transport.access import Access, variable_of
 from packhorse.client.transport.addresses import Endpoint
 from packhorse.wire.certificates import days_until
 
-SECONDS = 1.0
+_WAIT_SECONDS = 1.0
 """The most time for each wait: connecting, the handshake, the first answer."""
 
+_HANDSHAKES = 2
+"""Handshakes after which a server that closes the connection refuses the client; one that shuts down closes it once."""
 _PAUSE_SECONDS = 0.05
-"""The pause between two handshakes with a server that closes the connection."""
+"""The pause after each of them."""
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 """OpenSSL's reasons if the answer to a handshake is not TLS."""
@@ -36,8 +38,8 @@ def refusal_of(endpoint: Endpoint, access: Access, *, uses_tls: bool) -> AccessD
     """
     try:
         if not uses_tls:
-            return _speaks_tls(endpoint)
-        for _ in range(2):  # a server that is shutting down closes the connection too, but only once
+            return _refusal_by_tls(endpoint)
+        for _ in range(_HANDSHAKES):
             if not _closes_at_once(endpoint, access):
                 return None
             time.sleep(_PAUSE_SECONDS)
@@ -83,7 +85,7 @@ def _secure_connection(endpoint: Endpoint, access: Access) -> ssl.SSLSocket:
             context.load_cert_chain(access.cert, access.key, password="")
         except (ssl.SSLError, ValueError) as error:
             raise _denied("client-certificate", f"cert and key do not belong together: {error}") from None
-    plain = connect(endpoint.host, endpoint.port, SECONDS, endpoint.proxy)
+    plain = connect(endpoint.host, endpoint.port, _WAIT_SECONDS, endpoint.proxy)
     try:
         return context.wrap_socket(plain, server_hostname=endpoint.server_name)
     except ssl.SSLCertVerificationError as error:
@@ -101,12 +103,12 @@ def _secure_connection(endpoint: Endpoint, access: Access) -> ssl.SSLSocket:
     raise _denied(cause, f"{endpoint.server_name}:{endpoint.port} {why}")
 
 
-def _speaks_tls(endpoint: Endpoint) -> AccessDeniedError | None:
+def _refusal_by_tls(endpoint: Endpoint) -> AccessDeniedError | None:
     """Returns the error for a client of plain text whose server answers a TLS handshake; else raises an OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        connect(endpoint.host, endpoint.port, SECONDS, endpoint.proxy) as plain,
+        connect(endpoint.host, endpoint.port, _WAIT_SECONDS, endpoint.proxy) as plain,
         context.wrap_socket(plain),
     ):
         return _denied(

@@ -10,28 +10,31 @@ from packhorse.client.error_texts import too_old
 from packhorse.client.errors import DamagedAnswerError
 from packhorse.v1 import packing_pb2 as pb
 
+_NUMBER = np.dtype("<u4")
+"""The type of numbers in an answer."""
+
 
 def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRequest) -> list[NDArray[np.int64]]:
     """Returns each bin's indices into the request's lengths, int64.
 
-    The answer holds all indices, bin after bin, and `bin_ends`, where each bin ends among them; both are 32-bit
-    little-endian numbers without a sign.
+    The answer holds all indices, bin after bin, and `bin_ends`, where each bin ends among them.
 
     Raises:
         DamagedAnswerError: the bins do not hold each index once, or break a limit of the request.
         VersionMismatchError: they break groups or resources, because an older server does not know these.
     """
     lengths = np.array(request.lengths, dtype=np.int64)
-    if len(response.indices) != 4 * len(lengths) or len(response.bin_ends) % 4:
+    if len(response.indices) != _NUMBER.itemsize * len(lengths) or len(response.bin_ends) % _NUMBER.itemsize:
         raise DamagedAnswerError(
             f"the answer holds {len(response.indices)} bytes of indices for {len(lengths)} lengths"
         )
-    indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
-    ends = np.frombuffer(response.bin_ends, dtype="<u4").astype(np.int64)
+    indices = np.frombuffer(response.indices, dtype=_NUMBER).astype(np.int64)
+    ends = np.frombuffer(response.bin_ends, dtype=_NUMBER).astype(np.int64)
     sizes = np.diff(ends, prepend=0)
+    least_size = 0 if request.allow_empty else 1
     if (
         not np.array_equal(np.sort(indices), np.arange(len(lengths)))
-        or (sizes < int(not request.allow_empty)).any()
+        or (sizes < least_size).any()
         or (ends[-1] if len(ends) else 0) != len(lengths)
         or len(ends) % max(request.num_bins_multiple_of, 1)
         or _sums(lengths[indices], ends).max(initial=0) > request.max_seq_len
@@ -40,9 +43,9 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
         raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
     if _is_torn(np.array(request.groups, dtype=np.int64), indices, sizes):
         raise too_old("groups")
-    for each in request.budgets:
-        amounts = np.array(each.amounts, dtype=np.int64)
-        if _sums(amounts[indices], ends).max(initial=0) > each.cap:
+    for budget in request.budgets:
+        amounts = np.array(budget.amounts, dtype=np.int64)
+        if _sums(amounts[indices], ends).max(initial=0) > budget.cap:
             raise too_old("resources")
     return np.split(indices, ends[:-1]) if len(ends) else []
 
@@ -62,12 +65,11 @@ def _is_torn(groups: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArr
     """
     if not len(groups):
         return False
-    # Neighbours continue a group if they share it and the bin. If no group is torn, all but the first of each do.
     bins, numbers = np.repeat(np.arange(len(sizes)), sizes), groups[indices]
+    # Whether a sequence, from the second on, continues the group of the one before it, in the same bin.
     continues = (np.diff(numbers) == 0) & (np.diff(bins) == 0)
-    return bool((np.diff(indices)[continues] < 0).any()) or len(indices) - int(continues.sum()) != len(
-        np.unique(groups)
-    )
+    num_begun = len(indices) - int(continues.sum())  # each group begins once, unless it is torn
+    return bool((np.diff(indices)[continues] < 0).any()) or num_begun != len(np.unique(groups))
 
 
 def _is_mixed(kinds: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:

@@ -23,7 +23,6 @@ Resources: TypeAlias = "Mapping[str, tuple[ArrayLike, int]]"
 
 NO_RESOURCES: Resources = MappingProxyType({})
 
-
 _Message = TypeVar("_Message")
 
 
@@ -114,21 +113,20 @@ def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
 def budget_messages(resources: Resources) -> list[pb.Budget]:
     """Returns the messages of resources; refuses anything but a mapping of name to (amounts, cap)."""
     messages = []
-    for name, given in resources.items() if isinstance(resources, Mapping) else [("", None)]:
-        if not isinstance(given, tuple) or len(given) != 2:
-            raise invalid("resources", f"must be a dict of name to (amounts, cap), got {shortened(resources)}")
+    is_mapping = isinstance(resources, Mapping)
+    if not is_mapping or any(not isinstance(given, tuple) or len(given) != 2 for given in resources.values()):
+        raise invalid("resources", f"must be a dict of name to (amounts, cap), got {shortened(resources)}")
+    for name, (given, cap) in resources.items():
         if not isinstance(name, str) or name in ("", "tokens"):
             raise invalid(
                 "resources", f"{name!r} names no resource; take a text but 'tokens', whose cap is max_seq_len"
             )
-        amounts, cap = integers(f"the amounts of {name!r} in resources", given[0]), given[1]
+        amounts = integers(f"the amounts of {name!r} in resources", given)
         if not isinstance(cap, int | np.integer):
             raise invalid("resources", f"the cap of {name!r} must be an integer of at least 1, got {shortened(cap)}")
         if amounts and not 0 <= min(amounts) <= max(amounts) < 2**31:
-            wrong = next(i for i, amount in enumerate(amounts) if not 0 <= amount < 2**31)
-            raise invalid(
-                "resources", f"sequence {wrong} takes {amounts[wrong]} of {name!r}, which is not in [0, 2^31)"
-            )
+            index, wrong = next((i, amount) for i, amount in enumerate(amounts) if not 0 <= amount < 2**31)
+            raise invalid("resources", f"sequence {index} takes {wrong} of {name!r}, which is not in [0, 2^31)")
         messages.append(message(pb.Budget, name=name, cap=cap, amounts=amounts))
     return messages
 

@@ -12,11 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from packhorse.client.error_texts import shortened
-from packhorse.client.errors import (
-    DamagedAnswerError,
-    ServerUnavailableError,
-    TransientError,
-)
+from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, TransientError
 from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
 
 _LOG = logging.getLogger(__name__)
@@ -57,14 +53,15 @@ class Attempts:
     def __init__(self, policy: RetryPolicy, *, has_answered: Callable[[], bool]) -> None:
         self._policy = policy
         self._has_answered = has_answered
-        self._told_at = -math.inf  # when the log was last written
-        self._num_damaged = self._num_sound = 0  # waits that ended after damage; answers without damage since
+        self._logged_at = -math.inf  # when the log was last written
+        self._num_damaged = 0  # waits in which a damaged answer came
+        self._num_sound = 0  # answers without damage since the last of them
         self._is_damaged = False  # whether a damaged answer came in this wait
         self.begin()
 
     def begin(self) -> None:
         """Begins a wait for an answer: the deadline counts from now, and delays are short again."""
-        self._counts_from = time.monotonic()
+        self._began_at = time.monotonic()
         self._failures = 0
 
     def succeeded(self) -> None:
@@ -105,7 +102,7 @@ class Attempts:
                 tried = f"tried for {elapsed:.0f} s; " if self._failures > 1 or elapsed >= 1 else ""
                 error.args = (f"{error} ({tried}is a server listening there?)",)
             return False
-        self._tell(error, elapsed, limit)
+        self._log(error, elapsed, limit)
         time.sleep(delay)
         return True
 
@@ -122,18 +119,18 @@ class Attempts:
                 if not self.wait_after(error):
                     raise
 
-    def _tell(self, error: TransientError, elapsed: float, limit: float) -> None:
+    def _log(self, error: TransientError, elapsed: float, limit: float) -> None:
         """Logs the first failure of a wait, then at most one line in LOG_EVERY_SECONDS."""
         if self._failures == 1:
             _LOG.warning("%s; trying again for up to %g s", error, limit)
-        elif time.monotonic() - self._told_at >= LOG_EVERY_SECONDS:
+        elif time.monotonic() - self._logged_at >= LOG_EVERY_SECONDS:
             _LOG.warning("still no answer after %.0f s of %g s: %s", elapsed, limit, error)
         else:
             return
-        self._told_at = time.monotonic()
+        self._logged_at = time.monotonic()
 
     def _elapsed_seconds(self) -> float:
-        return time.monotonic() - self._counts_from
+        return time.monotonic() - self._began_at
 
 
 def with_retries(
