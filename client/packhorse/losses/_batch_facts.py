@@ -1,4 +1,4 @@
-"""What losses read of a batch, whether it is packed rows or trees: its layout, its targets, its groups' ids.
+"""What losses read of a batch, whether it is packed rows or trees: layout, targets, groups' ids, shape.
 
 Leaves numbering groups to `groups`, and counting over micro-batches to `counts`.
 """
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from packhorse.client import PackLayout, as_layout
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.masks.transfer import transfer
-from packhorse.losses.sums import check_shape
 
 
 def layout_of(batch: Mapping[str, Any]) -> PackLayout:
@@ -31,8 +30,9 @@ def layout_of(batch: Mapping[str, Any]) -> PackLayout:
 def targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
     """Returns the number of targets of every sequence, on the labels' device: int64 [n]."""
     if "sequence_index" in batch:  # a tree
-        which = batch["sequence_index"]
-        return which.new_zeros(len(batch["ids"])).index_add_(0, which, torch.ones_like(which))
+        sequence_of_target = batch["sequence_index"]
+        num_targets = sequence_of_target.new_zeros(len(batch["ids"]))
+        return num_targets.index_add_(0, sequence_of_target, torch.ones_like(sequence_of_target))
     layout = layout_of(batch)
     labels = batch["labels"]
     check_shape("labels", labels, layout)
@@ -47,3 +47,16 @@ def group_ids_of(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
     if "sequence_index" not in batch:  # no tree
         return layout_of(batch).group_ids
     return batch["group_ids"].cpu().numpy() if "group_ids" in batch else None
+
+
+def check_shape(name: str, values: torch.Tensor, layout: PackLayout) -> None:
+    """Checks that a tensor has one entry for each token of a layout.
+
+    Raises:
+        ValueError: it has another shape; the message names the tensor and both shapes.
+    """
+    if values.shape != (layout.num_rows, layout.row_tokens):
+        raise ValueError(
+            f"{name} have shape {list(values.shape)}, and the batch's layout has {layout.num_rows} rows of "
+            f"{layout.row_tokens} tokens; give one value for each token"
+        )

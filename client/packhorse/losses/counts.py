@@ -16,7 +16,6 @@ import torch.distributed as dist
 from packhorse.client.masks.transfer import move
 from packhorse.losses._batch_facts import targets_of_sequences
 from packhorse.losses.groups import SequenceGroups, groups_of, numbers_on
-from packhorse.losses.sums import is_distributed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,7 +95,7 @@ class LossCounts:
         counts = torch.cat([self.num_targets[None], self.num_sequences[None], self.targets_of_groups])
         if device is not None:
             counts = move(counts, torch.device(device)) if counts.device.type == "cpu" else counts.to(device)
-        if is_distributed():
+        if dist.is_available() and dist.is_initialized():
             dist.all_reduce(counts, group=process_group)
         return LossCounts(num_targets=counts[0], num_sequences=counts[1], targets_of_groups=counts[2:])
 

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.client.batches.layout import reduced
 from packhorse.client.masks.transfer import transfer
 from packhorse.losses._batch_facts import group_ids_of, layout_of
-from packhorse.losses.sums import is_distributed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +58,7 @@ class SequenceGroups:
         Returns:
             The groups of each micro-batch.
         """
-        return cls._of_keys([np.asarray(part, dtype=np.int64).reshape(-1, 1) for part in ids], 1, process_group)
+        return cls._of_keys([np.asarray(part, dtype=np.int64).reshape(-1, 1) for part in ids], process_group, width=1)
 
     @classmethod
     def of_batches(cls, *batches: Mapping[str, Any], process_group: dist.ProcessGroup | None = None) -> list[Self]:
@@ -81,33 +80,34 @@ class SequenceGroups:
         Raises:
             ValueError: a batch has no groups.
         """
-        return cls._of_keys([_keys_of_groups(batch) for batch in batches], 3, process_group)
+        return cls._of_keys([_keys_of_groups(batch) for batch in batches], process_group, width=3)
 
     @classmethod
     def _of_keys(
-        cls, parts: list[NDArray[np.int64]], width: int, process_group: dist.ProcessGroup | None
+        cls, parts: list[NDArray[np.int64]], process_group: dist.ProcessGroup | None, *, width: int
     ) -> list[Self]:
         """Numbers groups by their keys, in ascending order over all ranks.
 
         `parts` has the key of every sequence's group, for each micro-batch: int64 [n, width].
         """
         known = np.unique(np.concatenate([np.zeros((0, width), dtype=np.int64), *parts]), axis=0)
-        if is_distributed():
+        if dist.is_available() and dist.is_initialized():
             of_ranks: list[Any] = [None] * dist.get_world_size(process_group)
             dist.all_gather_object(of_ranks, known, group=process_group)
             known = np.unique(np.concatenate(of_ranks), axis=0)
-        numbers = [
-            np.unique(np.concatenate((known, part)), axis=0, return_inverse=True)[1].reshape(-1)[len(known) :]
-            for part in parts
-        ]
-        return [cls(numbers=part.astype(np.int64), num_groups=len(known)) for part in numbers]
+        numbered = []
+        for part in parts:
+            _, numbers = np.unique(np.concatenate((known, part)), axis=0, return_inverse=True)
+            of_part = numbers.reshape(-1)[len(known) :].astype(np.int64)
+            numbered.append(cls(numbers=of_part, num_groups=len(known)))
+        return numbered
 
 
 def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
     """Returns a key for every sequence's group: int64 [n, 3].
 
-    The three are the sequence's component, whether it has a group, and the group's id, or the sequence's id without
-    one.
+    The three numbers are the sequence's component, whether it has a group, and the id of the group; without a group,
+    the id of the sequence.
     """
     groups = group_ids_of(batch)
     if groups is None:

@@ -92,8 +92,8 @@ def build_loss_weights(
         raise ValueError(f"reduction {reduction!r} is not one of {', '.join(LossReduction)}")
     if gradient_divisor < 1:
         raise ValueError(f"gradient_divisor must be at least 1, got {gradient_divisor}")
-    is_alone = counts is None and groups is None and "groups" not in batch
-    if is_alone and group_ids_of(batch) is not None:
+    is_whole_step = counts is None and groups is None and "groups" not in batch
+    if is_whole_step and group_ids_of(batch) is not None:
         (groups,) = SequenceGroups.of_batches(batch)
     targets, groups = targets_of_sequences(batch), groups_of(batch, groups)
     counts = counts or counts_of_targets(targets, groups)

@@ -1,4 +1,4 @@
-"""Sums over the sequences of a packed batch, and losses of a mixture's components.
+"""Sums over the tokens of each sequence of a packed batch, and of each component of a mixture.
 
 Owns reducing values of tokens to one number for each sequence or component. Leaves choosing which tokens are targets,
 and the component of each sequence, to `packhorse.client.batches`; weights of tokens are in `loss_weights`. No function
@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
-from packhorse.client import PackLayout, as_layout
+from packhorse.client import as_layout
 from packhorse.client.batches import IGNORE_INDEX, has_shifted_labels
 from packhorse.client.masks.transfer import move, sequence_index
+from packhorse.losses._batch_facts import check_shape
 
 
 def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.Tensor:
@@ -114,9 +115,9 @@ def _log_probs(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """Returns the log-probability of each label under the logits at its position, 0 where it is -100: [B, L]."""
     if logits.shape[:-1] != labels.shape:
         raise ValueError(f"logits have shape {list(logits.shape)}, and labels {list(labels.shape)}")
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    as_float32 = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = move(labels, logits.device).flatten()
-    losses = F.cross_entropy(wide.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="none")
+    losses = F.cross_entropy(as_float32.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="none")
     return -losses.view(labels.shape)
 
 
@@ -173,7 +174,7 @@ class ComponentMetrics:
         Returns:
             The sums; the same metrics if torch.distributed does not run.
         """
-        if not is_distributed():
+        if not (dist.is_available() and dist.is_initialized()):
             return self
         both = torch.cat([self.loss_sums.double(), self.num_targets.double()])  # whole numbers up to 2^53 are exact
         dist.all_reduce(both, group=process_group)
@@ -211,13 +212,13 @@ def per_component_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Com
     # Tokens that are no target, or in no sequence, are counted for an extra component, which is cut off at the end.
     of_sequences = F.pad(move(batch["component_ids"], device), (1, 0), value=len(names))
     is_target = move(labels != IGNORE_INDEX, device).flatten()
-    number = torch.where(is_target, of_sequences[sequence_index(layout, device)], len(names)).long()
+    components = torch.where(is_target, of_sequences[sequence_index(layout, device)], len(names)).long()
     sums = torch.zeros(len(names) + 1, dtype=torch.float32, device=device)
     counts = torch.zeros(len(names) + 1, dtype=torch.int64, device=device)
     return ComponentMetrics(
         names=names,
-        loss_sums=sums.index_add(0, number, losses.detach().flatten().float())[:-1],
-        num_targets=counts.index_add(0, number, torch.ones_like(number))[:-1],
+        loss_sums=sums.index_add(0, components, losses.detach().flatten().float())[:-1],
+        num_targets=counts.index_add(0, components, torch.ones_like(components))[:-1],
     )
 
 
@@ -233,21 +234,3 @@ def component_names(batch: Mapping[str, Any]) -> tuple[str, ...]:
             "weigh it before the preset, then get_preset(name).convert(batch)"
         )
     return tuple(batch["component_names"])
-
-
-def check_shape(name: str, values: torch.Tensor, layout: PackLayout) -> None:
-    """Checks that a tensor has one entry for each token of a layout.
-
-    Raises:
-        ValueError: it has another shape; the message names the tensor and both shapes.
-    """
-    if values.shape != (layout.num_rows, layout.row_tokens):
-        raise ValueError(
-            f"{name} have shape {list(values.shape)}, and the batch's layout has {layout.num_rows} rows of "
-            f"{layout.row_tokens} tokens; give one value for each token"
-        )
-
-
-def is_distributed() -> bool:
-    """Whether torch.distributed runs."""
-    return dist.is_available() and dist.is_initialized()

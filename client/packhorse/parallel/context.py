@@ -15,7 +15,7 @@ import torch
 
 from packhorse.client import PackLayout
 from packhorse.client.batches import IGNORE_INDEX, has_shifted_labels
-from packhorse.parallel.row_layouts import ContextParallelLayout, context_parallel_indices
+from packhorse.parallel.row_layouts import BLOCK_TOKENS, ContextParallelLayout, context_parallel_indices
 from packhorse.topology import ContextPart, ContextRule, checked_integer
 
 
@@ -84,8 +84,11 @@ def context_batch(
     if pack_layout.num_rows != 1:
         raise ValueError(f"batch must hold one bin, got {pack_layout.num_rows}: take batch_size 1")
     rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
-    mine = next((part for part in rule.lay_out(pack_layout.rooms.tolist()) if _has(part, rank_in_bin)), None)
-    return _part_of(batch, pack_layout, rule, rank, mine, layout)
+    parts = rule.lay_out(pack_layout.rooms.tolist())
+    own = next(
+        (part for part in parts if rank_in_bin in range(part.first_rank, part.first_rank + part.num_ranks)), None
+    )
+    return _part_of(batch, pack_layout, rule, rank, own, layout)
 
 
 def context_batches(
@@ -114,8 +117,8 @@ def context_batches(
     """
     pack_layout = _layout_of(batch, rule)
     rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
-    mine: Sequence[ContextPart | None] = rule.deal(pack_layout.rooms.tolist())[rank_in_bin]
-    return [_part_of(batch, pack_layout, rule, rank, part, layout) for part in mine or (None,)]
+    own: Sequence[ContextPart | None] = rule.deal(pack_layout.rooms.tolist())[rank_in_bin]
+    return [_part_of(batch, pack_layout, rule, rank, part, layout) for part in own or (None,)]
 
 
 def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
@@ -133,11 +136,6 @@ def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
     return pack_layout
 
 
-def _has(part: ContextPart, rank_in_bin: int) -> bool:
-    """Returns whether a rank, counted within its bin, computes a part."""
-    return part.first_rank <= rank_in_bin < part.first_rank + part.num_ranks
-
-
 def _part_of(
     batch: Mapping[str, Any],
     pack_layout: PackLayout,
@@ -151,19 +149,20 @@ def _part_of(
     size, first = (1, rank_in_bin) if part is None else (part.num_ranks, part.first_rank)
     chosen = np.array(() if part is None else part.indices, dtype=np.int64)
     segments = pack_layout.rooms[chosen]
-    if layout == "zigzag" and (segments % (2 * size if size > 1 else 1)).any():
+    if layout == "zigzag" and size > 1 and (segments % (2 * size)).any():
         raise ValueError(
             f"zigzag over {size} ranks needs rooms that are multiples of {2 * size}: prepare the dataset with align="
             f"{2 * rule.max_context_parallel}"
         )
-    unit = {"blocks": size * 128, None: 1}.get(layout, size)
-    filled = int(segments.sum())
-    if padding := max(unit, -(-filled // unit) * unit) - filled:
-        segments = np.append(segments, padding)
+    unit = {"blocks": size * BLOCK_TOKENS, None: 1}.get(layout, size)
+    num_filled = int(segments.sum())
+    num_tokens = max(unit, -(-num_filled // unit) * unit)
+    if num_tokens > num_filled:
+        segments = np.append(segments, num_tokens - num_filled)
     offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(segments))).astype(np.int32))
-    index = torch.arange(filled + padding)
+    index = torch.arange(num_tokens)
     if layout is not None:
-        index = context_parallel_indices(offsets, filled + padding, size, rank_in_bin - first, layout=layout)
+        index = context_parallel_indices(offsets, num_tokens, size, rank_in_bin - first, layout=layout)
     segment = torch.searchsorted(offsets[1:], index, right=True)
     within = index - offsets[segment]
     source = torch.from_numpy(np.append(pack_layout.starts[chosen], 0))[segment] + within
@@ -172,8 +171,8 @@ def _part_of(
     def cut(name: str, of_padding: torch.Tensor | int, *, ahead: int = 0) -> torch.Tensor:
         """Returns a tensor's value at each token of this rank, or `ahead` tokens after it; on padding `of_padding`."""
         row = batch[name].reshape(-1)
-        is_none = is_padding | (source + ahead >= len(row))
-        return torch.where(is_none, of_padding, row[torch.where(is_none, 0, source + ahead)])[None]
+        has_none = is_padding | (source + ahead >= len(row))
+        return torch.where(has_none, of_padding, row[torch.where(has_none, 0, source + ahead)])[None]
 
     lengths = pack_layout.lengths[chosen]
     return ContextBatch(

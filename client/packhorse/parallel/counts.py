@@ -44,8 +44,8 @@ class ContextCounts:
     def of_parts(cls, parts: Sequence[ContextBatch]) -> "ContextCounts":
         """Counts a rank's parts, so that sums over all ranks count everything once.
 
-        A sequence is counted on the first of its ranks, and a target on the rank that has it. Without a layout (None)
-        all ranks of a part have its targets; then they are counted on the first rank too.
+        A sequence is counted on the first of its ranks, and a target on the rank that has it. If the ranks did not
+        divide the tokens (layout None), all of them have all targets, which then are counted on the first rank too.
 
         Args:
             parts: the parts of one optimizer step, at least one, from `context_batch` or `context_batches`.
@@ -55,7 +55,7 @@ class ContextCounts:
         targets = [
             (part.labels != IGNORE_INDEX).sum()
             for part in parts
-            if part.cp_rank == 0 or part.labels.shape[1] < int(part.cu_seqlens[-1])
+            if part.cp_rank == 0 or part.labels.shape[1] < int(part.cu_seqlens[-1])  # the ranks divided the tokens
         ]
         return cls(
             num_micro_steps=len(parts),

@@ -14,6 +14,9 @@ from packhorse.client import PackLayout
 ContextParallelLayout = Literal["zigzag", "contiguous", "blocks"]
 """How the tokens of a row are divided over ranks; see `context_parallel_indices`."""
 
+BLOCK_TOKENS = 128
+"""Tokens of a block of layout `blocks`, as FlexAttention's blocks have."""
+
 
 def context_parallel_indices(
     cu_seqlens: torch.Tensor,
@@ -22,7 +25,7 @@ def context_parallel_indices(
     rank: int | None = None,
     *,
     layout: ContextParallelLayout = "zigzag",
-    block_tokens: int = 128,
+    block_tokens: int = BLOCK_TOKENS,
     restore: bool = False,
 ) -> torch.Tensor:
     """Returns the indices of one rank's tokens under context parallelism, or of all ranks' tokens, rank by rank.
@@ -133,7 +136,7 @@ def _check_offsets(cu_seqlens: torch.Tensor, num_tokens: int, size: int, layout:
 
 
 def _zigzag(cu_seqlens: torch.Tensor, num_tokens: int, size: int, rank: int) -> torch.Tensor:
-    """Returns the indices of a rank's tokens: of each segment the chunks `rank` and 2 · size - 1 - `rank`."""
+    """Returns the indices of a rank's tokens: of each segment the chunks rank and 2 · size - 1 - rank."""
     offsets = cu_seqlens.to(torch.int64)
     index = torch.arange(num_tokens // size, device=offsets.device)  # among this rank's tokens
     shares = offsets // size  # offsets of the segments among this rank's tokens
@@ -158,11 +161,11 @@ def _dealt_blocks(cu_seqlens: torch.Tensor, num_tokens: int, size: int, block_to
     keys = index.ravel() + 1 - segments.starts.repeat(segments.lengths)
     work = keys.reshape(index.shape).sum(axis=1)
     rounds = np.argsort(-work, kind="stable").reshape(-1, size)
-    of_rank = np.zeros(size, dtype=np.int64)
+    work_of_rank = np.zeros(size, dtype=np.int64)
     blocks = np.empty((size, len(rounds)), dtype=np.int64)
-    for i, dealt in enumerate(rounds):
-        lightest_first = np.argsort(of_rank, kind="stable")
-        blocks[lightest_first, i] = dealt
-        of_rank[lightest_first] += work[dealt]
+    for number, dealt in enumerate(rounds):
+        lightest_first = np.argsort(work_of_rank, kind="stable")
+        blocks[lightest_first, number] = dealt
+        work_of_rank[lightest_first] += work[dealt]
     blocks.sort(axis=1)
     return index[blocks].ravel()

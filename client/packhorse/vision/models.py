@@ -19,9 +19,10 @@ from packhorse.client.batches.row_format import Load
 
 _Tensors = Mapping[str, torch.Tensor]
 
-_ROUNDED_DIGITS, _LEAST_RATIO = 7, 1.1
-"""Of LLaVA-OneVision's processor: decimal digits before a side is cut to a whole number, and the ratio of sides above
-which tiles are scaled down."""
+_LLAVA_DIGITS = 7
+"""Decimal digits to which LLaVA-OneVision's processor rounds a side before it cuts it to a whole number."""
+_LLAVA_LEAST_RATIO = 1.1
+"""The ratio of sides above which LLaVA-OneVision's processor scales tiles down."""
 
 
 def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal["fail", "mask"] = "fail") -> Media:
@@ -154,16 +155,16 @@ def _without_padding(height: int, width: int, image: list[int]) -> tuple[int, in
     """
     own_height, own_width = image
     if own_width / own_height > width / height:
-        height -= (height - int(round(own_height * (width / own_width), _ROUNDED_DIGITS))) // 2 * 2
+        height -= (height - int(round(own_height * (width / own_width), _LLAVA_DIGITS))) // 2 * 2
     else:
-        width -= (width - int(round(own_width * (height / own_height), _ROUNDED_DIGITS))) // 2 * 2
+        width -= (width - int(round(own_width * (height / own_height), _LLAVA_DIGITS))) // 2 * 2
     return height, width
 
 
 def _scaled_down(height: int, width: int, most: int) -> tuple[int, int]:
     """Returns height and width, scaled down to about `most` placeholders if there are clearly more."""
     ratio = math.sqrt(height * width / most)
-    return (int(height // ratio), int(width // ratio)) if ratio > _LEAST_RATIO else (height, width)
+    return (int(height // ratio), int(width // ratio)) if ratio > _LLAVA_LEAST_RATIO else (height, width)
 
 
 _MODELS = {  # model_type of a configuration → function that returns the model's fields of Media
