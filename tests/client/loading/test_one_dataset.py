@@ -169,7 +169,7 @@ def test_the_first_rank_says_which_dataset_all_read(corpus, replicas, digests, m
     both = f"{a},{b}"
 
     def digest_of(rank, target):
-        monkeypatch.setattr(_agreement, "_MADE", _agreement.Counter())  # each rank is a process
+        monkeypatch.setattr(_agreement, "_NUM_MADE", _agreement.Counter())  # each rank is a process
         return next(iter(dataset_at(target, corpus, rank=(rank, 4))))["cursor"]["digest"]
 
     assert digest_of(0, b) == digests[1]
@@ -193,7 +193,7 @@ def test_ranks_that_read_bins_by_position_agree_too(corpus, replicas, digests, m
     a, b = (server.target for server in replicas)
 
     def cursor_of(target):
-        monkeypatch.setattr(_agreement, "_MADE", _agreement.Counter())  # each rank is a process
+        monkeypatch.setattr(_agreement, "_NUM_MADE", _agreement.Counter())  # each rank is a process
         return PackedBins(target, "data", corpus.megatron).cursor_after(0)
 
     assert cursor_of(b)["digest"] == digests[1]

@@ -1,4 +1,4 @@
-"""From a dataset's bins to batches: `BatchMaker` joins token sources and batch format with what a plan demands of them.
+"""`BatchMaker`: makes batches of a dataset's bins, after checking that tokens and batch format fit the plan.
 
 `dataset` and `packed_bins` both make their batches here. Leaves tensors to `batches.batch`, the options to
 `presets/batch_format`, and the keys of a training stack to `presets/preset`.

@@ -19,7 +19,9 @@ _MANIFEST = "manifest.json"
 _MIXTURE_SUFFIX = ".mixture.toml"
 
 
-def resolve_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -> tuple[Any, str | Run, Any]:
+def resolve_folder(
+    target: Target | Server, dataset: str | Run | None, tokens: Any
+) -> tuple[Target | Server, str | Run, Any]:
     """Returns (target, dataset, tokens), as given, or as a prepared folder's path determines them.
 
     Args:
@@ -44,8 +46,7 @@ def resolve_folder(target: Target | Server, dataset: str | Run | None, tokens: A
             "folder that `packhorse prepare` wrote, the file of a mixture, or the dataset's name"
         )
     folder = folder.resolve()
-    found = _tokens_of(folder) if tokens is None else tokens
-    return f"embedded:{folder.parent}", folder.name, found
+    return f"embedded:{folder.parent}", folder.name, _tokens_of(folder) if tokens is None else tokens
 
 
 def _tokens_of(folder: Path) -> TokenSource:

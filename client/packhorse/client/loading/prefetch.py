@@ -7,7 +7,7 @@ DataLoader with its workers is in `loader`.
 import atexit
 import threading
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -115,7 +115,7 @@ class _Copier:
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def in_thread(self) -> Any:
+    def in_thread(self) -> AbstractContextManager[Any]:
         """Returns the fetching thread's context, in which the source's own work on the GPU is on the copies' stream."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
