@@ -276,11 +276,7 @@ def decode_bins(
             components=arrays["defined_components"],
         ),
     )
-    first_tokens = None
-    if data["first_tokens"]:
-        is_int64 = len(data["first_tokens"]) == np.dtype(np.int64).itemsize * len(ids)
-        first_tokens = _array("first_tokens", data["first_tokens"], np.dtype("<i8" if is_int64 else "<u4"))
-        first_tokens = first_tokens.astype(np.int64, copy=False)
+    first_tokens = _first_tokens(data["first_tokens"], len(ids))
     offsets = arrays["position_offsets"]
     if len(offsets):
         given = np.where(offsets == ADDED_OFFSET, ADDED, bins.base_position + offsets.astype(np.int64))
@@ -305,6 +301,14 @@ def decode_bins(
         return block
     sent, loss_mask = decode_tokens(tokens, bins.checksum, lengths, first_tokens)
     return replace(block, tokens=sent, loss_mask=loss_mask)
+
+
+def _first_tokens(data: bytes, num_sequences: int) -> NDArray[np.int64] | None:
+    """Returns `BinBlock.first_tokens`, whose numbers have 4 or 8 bytes in a message."""
+    if not data:
+        return None
+    dtype = np.dtype("<i8" if len(data) == 8 * num_sequences else "<u4")
+    return _array("first_tokens", data, dtype).astype(np.int64, copy=False)
 
 
 def _redactions(
