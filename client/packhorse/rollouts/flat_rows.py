@@ -1,7 +1,7 @@
 """Rows of different lengths, laid end to end and checked: the arguments for rollouts, pairs and trees.
 
-Owns the checks that all such arguments need, and the indices of ranges. Leaves what an argument means to `given`,
-`pairs`, `prefix_tree` and `trl_async`.
+Owns the checks that all such arguments need, and the indices of rows in flat arrays. Leaves what an argument means to
+`given`, `pairs`, `prefix_tree` and `trl_async`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-INTEGERS, NUMBERS = "iu", "fiu"
-"""NumPy's letters of the kinds of dtype that an argument may have: signed and unsigned integers; these and floats."""
+BOOLS, INTEGERS, NUMBERS = "b", "iu", "fiu"
+"""NumPy's letters of the kinds of dtype that an argument may have; numbers are integers and floats."""
 
 
 def as_array(value: Any) -> NDArray[Any]:
@@ -29,7 +29,7 @@ def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], N
     Args:
         name: the argument's name, for errors.
         rows: R rows, each a list, array or tensor [length]; at least one.
-        kinds: NumPy's letters of the types that are taken ("iu" for integers).
+        kinds: letters of the dtypes that are taken, such as `INTEGERS`.
 
     Returns:
         The values [total], and each row's length, int64 [R].
@@ -67,10 +67,10 @@ def rows_of_tokens(
     """
     if len(rows) != len(lengths):
         raise ValueError(f"{name} has {len(rows)} rows for {len(lengths)} {what}s")
-    flat, own = flatten(name, rows, kinds)
-    if (own != lengths).any():
-        index = int((own != lengths).argmax())
-        raise ValueError(f"{name}[{index}] has {own[index]} entries for a {what} of {lengths[index]} tokens")
+    flat, row_lengths = flatten(name, rows, kinds)
+    if (row_lengths != lengths).any():
+        index = int((row_lengths != lengths).argmax())
+        raise ValueError(f"{name}[{index}] has {row_lengths[index]} entries for a {what} of {lengths[index]} tokens")
     return flat
 
 
@@ -119,9 +119,9 @@ def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Calla
     Raises:
         ValueError: a row has a flaw; the message is about the first kind that occurs, and its first row.
     """
-    for has_flaw, means in flaws:
+    for has_flaw, text in flaws:
         if has_flaw.any():
-            raise ValueError(f"{describe(int(has_flaw.argmax()))}: {means}")
+            raise ValueError(f"{describe(int(has_flaw.argmax()))}: {text}")
 
 
 def range_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 Owns every check of queries, responses and their tokens' values. Leaves laying rows end to end to `flat_rows`, bins to
 `steps`, and the batches to `pack` and `tree_batch`.
 
-Legend: R rollouts, A tokens of all responses, end to end.
+Legend: R rollouts, A tokens of all responses together.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.rollouts.flat_rows import (
+    BOOLS,
     INTEGERS,
     NUMBERS,
     check_finite,
@@ -87,11 +88,12 @@ class FlatRollouts:
     response_lengths: NDArray[np.int64]
     """Tokens of each response: int64 [R], at least 1."""
     response_starts: NDArray[np.int64]
-    """Where each response begins in A: int64 [R]."""
+    """Index of each response's first token among all A: int64 [R]."""
     is_tool: NDArray[np.bool_]
     """Whether a tool wrote a token: bool [A]."""
     values: dict[str, NDArray[np.float32]]
-    """Those of advantages, logprobs, reference_logprobs and rewards that were given, by these names: float32 [A]."""
+    """Name → value of each token, for those of advantages, logprobs, reference_logprobs and rewards that were given:
+    float32 [A]."""
     dones: NDArray[np.bool_]
     """Whether a rollout came to its end: bool [R]."""
     group_of: NDArray[np.int64]
@@ -115,7 +117,7 @@ class FlatRollouts:
         by_response = np.split(response_tokens, np.cumsum(response_lengths)[:-1])
         is_tool = np.zeros(len(response_tokens), dtype=np.bool_)
         if given.tool_masks is not None:
-            is_tool = rows_of_tokens("tool_masks", given.tool_masks, response_lengths, "b" + INTEGERS) != 0
+            is_tool = rows_of_tokens("tool_masks", given.tool_masks, response_lengths, BOOLS + INTEGERS) != 0
         return cls(
             sequences=[np.concatenate(pair) for pair in zip(by_query, by_response, strict=True)],
             query_lengths=query_lengths,
@@ -125,7 +127,7 @@ class FlatRollouts:
             values=_values(given, response_lengths, is_tool),
             dones=np.ones(len(by_query), dtype=np.bool_)
             if given.dones is None
-            else one_each("dones", given.dones, "b"),
+            else one_each("dones", given.dones, BOOLS),
             group_of=_number_groups(by_query, given.group_ids),
             has_group_ids=given.group_ids is not None,
             policy_versions=None if given.policy_versions is None else _versions(given.policy_versions),
@@ -170,7 +172,7 @@ def _check_lengths(query_lengths: NDArray[np.int64], response_lengths: NDArray[n
 def _values(
     given: Rollouts, response_lengths: NDArray[np.int64], is_tool: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.float32]]:
-    """Checks and flattens the given ones of advantages, log-probabilities and rewards; by name, float32 [A]."""
+    """Checks and flattens advantages, log-probabilities and rewards: `FlatRollouts.values`."""
     values = {}
     if given.advantages is not None:
         of_tokens = _per_rollout_or_token("advantages", given.advantages, response_lengths, at_last=False)
@@ -190,7 +192,7 @@ def _per_rollout_or_token(
 ) -> NDArray[np.floating]:
     """Returns the value of each token, [A], from rows, or from one number for each rollout.
 
-    Such a number goes to the rollout's last token if `at_last`, and otherwise to all its response tokens.
+    A rollout's number goes to the rollout's last token if `at_last`, and otherwise to all its response tokens.
     """
     if np.ndim(given[0]) > 0:
         return rows_of_tokens(name, given, response_lengths, NUMBERS)

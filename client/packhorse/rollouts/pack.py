@@ -1,6 +1,7 @@
 """`pack_rollouts`: from queries and responses to packed batches for policy-gradient training (such as GRPO).
 
-Owns the keys that a batch of rollouts has besides those of every batch, and making batches of bins. Leaves checks to
+Owns the keys that a batch of rollouts has besides those of every batch, making a batch from bins, and the lists of
+indices for trainers that pack themselves (`as_micro_batches`). Leaves checks to
 `given`, the keys of every batch to `packhorse.client.batches`, batches of trees to `tree_batch`, the choice of bins to
 the service's planner, and the loss to the trainer.
 """
@@ -147,7 +148,7 @@ def pack_rollouts(
         resources: what rollouts need besides tokens, such as image tiles: name → (amount for each rollout, int
             [rollouts]; cap of a bin).
         shift_labels: False: a label, and every value aligned with it, is for the token at its index. True: for the next
-            token, as it always is in trees. None is False for repeated prefixes.
+            token, as it always is in trees. None: False, or True in trees.
         flatten: whether a batch's rollouts are joined in one row without padding.
         prefixes: "repeated": each rollout is in its row as a whole. "tree": a prefix that several rollouts share is in
             the row once, and max_seq_len limits distinct tokens. A group shares a bin, unless it is larger than one or
@@ -266,10 +267,10 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
     packed = assembler.assemble(block, source)
     layout, labels = packed["layout"], packed["labels"]
     shape = labels.shape
-    members = block.ids
+    members = block.ids  # the batch's rollouts
     response_lengths = rollouts.response_lengths[members]
-    # Index of each response's first token in the batch's flat labels; with shift_labels that of the token before it,
-    # which exists because a query is never empty.
+    # Index of each response's first token in the batch's flat labels. With shift_labels it is the index of the token
+    # before, which exists because a query is never empty.
     starts = layout.starts + rollouts.query_lengths[members] - int(bool(assembler.shift_labels))
     # Index of each response token in the batch's flat labels, and in the flat rollouts: int64 [K].
     in_batch = range_indices(starts, response_lengths)

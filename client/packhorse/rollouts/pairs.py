@@ -1,8 +1,8 @@
 """`pack_pairs`: from preferences (a prompt, a chosen and a rejected answer) to packed batches for DPO and similar.
 
-Owns the keys that a batch of pairs has besides those of every batch, and that the two answers of a pair share a row.
-Leaves the choice of bins to the service's planner, the keys of every batch to `packhorse.client.batches`, and the loss
-to the trainer.
+Owns the keys that a batch of pairs has besides those of every batch, that the two answers of a pair share a row, pairs
+from a dataset with groups (`as_pair_batch`), and the pairs' log-probabilities. Leaves the choice of bins to the
+service's planner, the keys of every batch to `packhorse.client.batches`, and the loss to the trainer.
 
     batches = pack_pairs(prompts, chosen, rejected, max_seq_len=4096, pad_token_id=0, world_size=8)
     for batch in batches[rank::8]:
@@ -146,7 +146,7 @@ def pack_pairs(
         packing: the packer and its limits, in pairs; without a balance. With `allow_empty`, if there are fewer pairs
             than bins, the other bins are all padding.
         shift_labels: False: `labels[t]` is token t, as Hugging Face models expect. True: the token after t, as
-            always in trees. None is False for repeated prefixes.
+            always in trees. None: False, or True in trees.
         flatten: whether a batch's sequences are joined in one row without padding.
         prefixes: "repeated": each sequence is in its row as a whole. "tree": a prefix that sequences of a row share is
             there once, and a pair takes the room of its distinct tokens.
@@ -188,12 +188,12 @@ def pack_pairs(
     batches: list[Any] = []
     for first in range(0, len(bins), batch_size):
         part = block.slice(first, first + batch_size)
-        pairs = part.ids // 2
+        pair_ids = part.ids // 2
         batch = {
             **assembler.assemble(part, source, loss_mask=loss_mask),
             "is_chosen": torch.from_numpy(part.ids % 2 == 0),
-            "pair_ids": torch.from_numpy(pairs),
-            "groups": SequenceGroups(numbers=pairs, num_groups=len(prompts)),
+            "pair_ids": torch.from_numpy(pair_ids),
+            "groups": SequenceGroups(numbers=pair_ids, num_groups=len(prompts)),
         }
         batches.append(TreeBatch(batch) if is_tree else PairBatch(batch))
     return batches
@@ -224,11 +224,10 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool | None = None)
     groups = layout.group_ids
     if groups is None:
         raise ValueError("this batch has no groups: prepare the pairs with grouping=Grouping(size=2), chosen first")
-    pairs = groups.reshape(-1, 2) if len(groups) % 2 == 0 else np.zeros((1, 2), dtype=np.int64)
     # Where one group ends and the next begins; a sequence with a negative number is a group by itself.
     ends = np.flatnonzero((np.diff(groups) != 0) | (groups[1:] < 0)) + 1
-    if len(groups) % 2 or (pairs[:, 0] != pairs[:, 1]).any() or len(ends) != max(len(pairs) - 1, 0):
-        sizes = np.diff(np.concatenate(([0], ends, [len(groups)])))
+    sizes = np.diff(ends, prepend=0, append=len(groups))
+    if len(groups) and (sizes != 2).any():
         odd = int(np.argmax(sizes != 2))
         raise ValueError(
             f"group {groups[int(sizes[:odd].sum())]} has {sizes[odd]} sequences in this batch, and a pair has two: "
@@ -266,7 +265,7 @@ def _sequences(
     """Checks the pairs, and joins prompts and answers.
 
     Returns:
-        The sequences: chosen and rejected one of each pair in turn, 2 · P. Tokens of each prompt: int64 [P].
+        The 2 · P sequences, each pair's chosen one and then its rejected one; and the tokens of each prompt: int64 [P].
     """
     if len(prompts) == 0:
         raise ValueError("prompts is empty: there is no pair to pack")
@@ -295,9 +294,11 @@ def _sequences(
 
 def _shared(sequences: list[NDArray[Any]]) -> NDArray[np.int64]:
     """Returns how many tokens the two sequences of each pair share in a tree: int64 [P]."""
-    pairs = zip(sequences[::2], sequences[1::2], strict=True)
-    # [1]: what rows share with the one before them; [1] again: the second row of the pair.
-    return np.array([by_prefix(pair)[1][1] for pair in pairs], dtype=np.int64)
+    shared = []
+    for pair in zip(sequences[::2], sequences[1::2], strict=True):
+        _, (_, shared_by_second) = by_prefix(pair)
+        shared.append(shared_by_second)
+    return np.array(shared, dtype=np.int64)
 
 
 def _rooms(

@@ -77,16 +77,15 @@ class PrefixTree:
 
     @classmethod
     def _of_flat(cls, flat: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
-        """Lays checked sequences out: `flat` int64 [A], and where each begins in it and how long it is, int64 [R]."""
+        """Lays checked sequences out: their tokens, int64 [A], and each one's start in them and length, int64 [R]."""
         leaves = _Leaves.of(flat, starts, lengths)
         segments = leaves.segments()
         first, parents, segment_of_leaf = segments.first_depths, segments.parents, segments.of_leaves
         sizes = segments.end_depths - first
         segment_ends = np.cumsum(sizes)
         begins = segment_ends - sizes
-        source = range_indices(
-            starts[segments.sequences] + first, sizes
-        )  # index in `flat` of each token of the row: int64 [N]
+        # Index in `flat` of each token of the row: int64 [N].
+        source = range_indices(starts[segments.sequences] + first, sizes)
         next_tokens = flat[np.minimum(source + 1, len(flat) - 1)]
         next_tokens[segment_ends[segment_of_leaf] - 1] = IGNORE_INDEX
         # Children come after their parents, so in descending order each child is complete before its parent takes it.
@@ -94,10 +93,10 @@ class PrefixTree:
         for segment in range(len(parents) - 1, -1, -1):
             if (parent := parents[segment]) >= 0:
                 subtree_ends[parent] = max(subtree_ends[parent], subtree_ends[segment])
-        of_segments, num_in_path = _paths(parents)
-        up_to = np.concatenate(([0], np.cumsum(num_in_path)))
-        segment_of = segment_of_leaf[leaves.leaf_of]  # of each sequence
-        in_paths = of_segments[range_indices(up_to[segment_of], num_in_path[segment_of])]
+        paths, path_lengths = _segment_paths(parents)
+        path_starts = np.cumsum(path_lengths) - path_lengths
+        last_segments = segment_of_leaf[leaves.leaf_of]  # of each sequence
+        in_paths = paths[range_indices(path_starts[last_segments], path_lengths[last_segments])]
         return cls(
             tokens=flat[source],
             depths=range_indices(first, sizes),
@@ -121,20 +120,20 @@ class PrefixTree:
         return int((np.bincount(parents, minlength=1) > 1).sum())
 
     def targets(self, trained: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Returns where trained tokens are predicted.
+        """Returns the positions in the row that predict the trained tokens.
 
         Args:
             trained: whether each token of the sequences is trained, sequence after sequence: bool [A]. A first token is
                 never trained, because nothing predicts it.
 
         Returns:
-            (its index among the A tokens, the position in the row whose logits predict it, its sequence) of each of M
-            trained tokens: int64 [M] each. A position that several sequences share occurs once for each of them.
+            Of each of M trained tokens the index among the A tokens, the position in the row whose logits predict it,
+            and its sequence: int64 [M] each. A position that several sequences share occurs once for each of them.
         """
         lengths = np.diff(self.sequence_ends, prepend=0)
-        flags = trained.copy()
-        flags[self.sequence_ends - lengths] = False
-        at = np.flatnonzero(flags)
+        has_target = trained.copy()
+        has_target[self.sequence_ends - lengths] = False
+        at = np.flatnonzero(has_target)
         return at, self.positions[at - 1], np.repeat(np.arange(len(lengths)), lengths)[at]
 
     def labels(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -152,10 +151,9 @@ class PrefixTree:
             the end of queries and keys, as FlashAttention does.
         """
         sizes = np.diff(self.segment_ends, prepend=0)
-        of_segments, num_in_path = _paths(self.parents)
-        keys = range_indices((self.segment_ends - sizes)[of_segments], sizes[of_segments])
-        in_segments = np.cumsum(sizes[of_segments])
-        return keys, in_segments[np.cumsum(num_in_path) - 1]
+        paths, path_lengths = _segment_paths(self.parents)
+        keys = range_indices((self.segment_ends - sizes)[paths], sizes[paths])
+        return keys, np.cumsum(sizes[paths])[np.cumsum(path_lengths) - 1]
 
     def mask(self) -> torch.Tensor:
         """Returns which keys each query sees, for SDPA: bool [N, N]. A token sees itself and its prefix."""
@@ -217,8 +215,8 @@ class _Leaves:
 
     def segments(self) -> _Segments:
         """Returns the tree's segments, depth first."""
-        rows: list[tuple[int, int, int, int]] = []
-        last = np.empty(len(self.lengths), dtype=np.int64)
+        rows: list[tuple[int, int, int, int]] = []  # the first four fields of `_Segments`
+        last_segments = np.empty(len(self.lengths), dtype=np.int64)
         # (begin, end, depth, parent): leaves [begin, end) share their first `depth` nodes, up to segment `parent`.
         stack = [(0, len(self.lengths), 0, -1)]
         while stack:
@@ -230,7 +228,7 @@ class _Leaves:
                 rows.append((depth, fork, parent, int(self.sequences[begin])))
                 parent = len(rows) - 1
             if is_leaf:
-                last[begin] = parent
+                last_segments[begin] = parent
                 continue
             inner = np.flatnonzero(self.shared[begin + 1 : end] == fork) + begin + 1
             bounds = [begin, *inner.tolist(), end]
@@ -238,11 +236,10 @@ class _Leaves:
             # The child with the first sequence is pushed last, so it is popped first.
             children.sort(key=lambda child: -int(self.sequences[child[0] : child[1]].min()))
             stack += [(first, after, fork, parent) for first, after in children]
-        first_depths, end_depths, parents, sequences = np.array(rows, dtype=np.int64).T
-        return _Segments(first_depths, end_depths, parents, sequences, last)
+        return _Segments(*np.array(rows, dtype=np.int64).T, last_segments)
 
 
-def _paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _segment_paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns the segments on the path from the root to each segment, path after path, and each path's length.
 
     The first is int64 [sum of the lengths], the second int64 [S].
@@ -250,4 +247,5 @@ def _paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     paths: list[list[int]] = []
     for segment, parent in enumerate(parents.tolist()):
         paths.append([*(paths[parent] if parent >= 0 else ()), segment])
-    return np.array([each for path in paths for each in path], dtype=np.int64), np.array([len(path) for path in paths])
+    flat = np.array([segment for path in paths for segment in path], dtype=np.int64)
+    return flat, np.array([len(path) for path in paths])

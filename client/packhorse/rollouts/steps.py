@@ -42,16 +42,16 @@ def assembler_of(
         prefixes: "repeated" or "tree".
         rows: other fields of `RowFormat`, by name.
         pad_token_id: as in `RowFormat`.
-        shift_labels: as in `RowFormat`; None is False for repeated prefixes.
+        shift_labels: as in `RowFormat`; None: False, or True in trees.
         flatten: as in `RowFormat`.
 
     Raises:
         TypeError: a name in `rows` is not a field of `RowFormat`.
-        ValueError: prefixes is neither, or an option is out of range, refused or does not go with trees.
+        ValueError: prefixes is neither of the two, or an option is out of range, refused or does not go with trees.
     """
     if prefixes not in ("repeated", "tree"):
         raise ValueError(f"prefixes must be 'repeated' or 'tree', got {prefixes!r}")
-    known = {each.name for each in fields(RowFormat)}
+    known = {field.name for field in fields(RowFormat)}
     for name in rows:
         if name not in known:
             raise TypeError(f"unexpected keyword argument {name!r}; options of rows are {', '.join(sorted(known))}")
@@ -84,6 +84,8 @@ def bins_of_steps(
     costs: NDArray[np.int64] | None = None,
 ) -> list[NDArray[np.int64]]:
     """Packs items into bins; the number of bins is a multiple of world_size · batch_size.
+
+    Legend: S items, such as rollouts.
 
     Args:
         client: client of the server that packs; None packs in this process.
@@ -128,7 +130,7 @@ def bins_of_steps(
 
 
 def block_of(bins: list[NDArray[np.int64]], lengths: NDArray[np.int64]) -> BinBlock:
-    """Returns one block of all bins; `bins` are numbers of sequences, and `lengths` their tokens, int64 [sequences]."""
+    """Returns one block of all bins: `bins` hold indices of sequences, `lengths` the tokens of each sequence, int64."""
     ids = np.concatenate(bins)
     return BinBlock(
         ids=ids,

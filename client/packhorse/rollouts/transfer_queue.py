@@ -87,17 +87,17 @@ class PackedSampler(GRPOGroupNSampler):
         Raises:
             ValueError: a sample has no length, or the batch does not fit the ranks; the message says what to change.
         """
-        rank, index = kwargs.get("dp_rank", 0), kwargs.get("batch_index", 0)
+        rank, batch = kwargs.get("dp_rank", 0), kwargs.get("batch_index", 0)
         # The base class's state, which it checkpoints: partition → task → rank → batch → the two lists.
         of_ranks = self._states.setdefault(partition_id, {}).setdefault(task_name, {})
-        if index not in of_ranks.get(rank, {}):
+        if batch not in of_ranks.get(rank, {}):
             chosen, _ = super().sample(ready_indexes, batch_size * self._dp_size)
             if not chosen:
                 return [], []
             parts = self._parts(chosen, self._lengths(chosen, kwargs.get("partition")), batch_size)
-            for number, part in enumerate(parts):
-                of_ranks.setdefault(number, {})[index] = (part, list(part))
-        taken, consumed = of_ranks[rank][index]
+            for of_rank, part in enumerate(parts):
+                of_ranks.setdefault(of_rank, {})[batch] = (part, list(part))
+        taken, consumed = of_ranks[rank][batch]
         return list(taken), list(consumed)
 
     def _lengths(self, chosen: list[int], partition: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -122,30 +122,32 @@ class PackedSampler(GRPOGroupNSampler):
             batch_size: samples of a rank.
         """
         groups = np.arange(len(chosen)) // self.n_samples_per_prompt
-        of_groups = np.add.reduceat(lengths, np.arange(0, len(chosen), self.n_samples_per_prompt))
+        group_starts = np.arange(0, len(chosen), self.n_samples_per_prompt)
+        group_tokens = np.add.reduceat(lengths, group_starts)
         costs = (self._packing.cost_linear + lengths) * lengths
-        of_costs = np.add.reduceat(costs, np.arange(0, len(chosen), self.n_samples_per_prompt))
-        sizes = np.full(len(of_groups), self.n_samples_per_prompt)
-        most = batch_size if self._equal_counts else len(chosen)
+        group_costs = np.add.reduceat(costs, group_starts)
+        group_sizes = np.full(len(group_tokens), self.n_samples_per_prompt)
+        max_samples = batch_size if self._equal_counts else len(chosen)
         try:
             bins = bins_of_steps(
                 self._client,
-                of_groups,
-                int(of_groups.sum()) if self._equal_counts or self._max_tokens is None else self._max_tokens,
+                group_tokens,
+                int(group_tokens.sum()) if self._equal_counts or self._max_tokens is None else self._max_tokens,
                 world_size=self._dp_size,
                 batch_size=1,
                 what="samples",
                 packing=self._packing,
-                resources={"samples": (sizes, most)},
-                costs=of_costs,
+                resources={"samples": (group_sizes, max_samples)},
+                costs=group_costs,
             )
         except InvalidRequestError as error:
             raise ValueError(f"{len(chosen)} samples cannot be dealt to {self._dp_size} ranks: {error}") from None
-        tokens = max(int(of_groups[members].sum()) for members in bins)
-        if len(bins) != self._dp_size or tokens > (self._max_tokens or tokens):
+        most_tokens = max(int(group_tokens[members].sum()) for members in bins)
+        is_over = self._max_tokens is not None and most_tokens > self._max_tokens
+        if len(bins) != self._dp_size or is_over:
             raise ValueError(
                 f"a batch of {len(chosen)} samples has {lengths.sum()} tokens, and {self._dp_size} ranks of "
                 f"max_tokens {self._max_tokens} cannot take them: raise it, or ask for a smaller batch_size"
             )
         samples = np.array(chosen)
-        return [samples[np.concatenate([np.flatnonzero(groups == group) for group in one])].tolist() for one in bins]
+        return [np.concatenate([samples[groups == group] for group in members]).tolist() for members in bins]

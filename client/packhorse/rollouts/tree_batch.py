@@ -5,7 +5,7 @@ layout of a row to `tree_rows`, which rollouts share one to `tree_packs`, masks 
 and weights of losses to `packhorse.losses`.
 
 Legend: B rows, L tokens in a row, T = B · L, n sequences, M trained tokens, S segments, K gathered keys. A segment is a
-chain of tokens without a fork; a fork is where sequences part that began alike.
+chain of tokens without a fork; a fork is where sequences that began alike part.
 """
 
 from collections.abc import Iterable, Sequence
@@ -114,8 +114,8 @@ class PrefixSharing:
     num_sequences: int
     """Sequences, such as the samples of an agent's turns."""
     num_forks: int
-    """How often sequences part that began alike. A conversation whose turns continue each other has a fork, one token
-    wide, for each turn but the last."""
+    """Forks: where sequences that began alike part. A conversation whose turns continue each other has a fork, one
+    token wide, for each turn but the last."""
     num_tokens: int
     """Tokens of all sequences, as if none were shared."""
     num_distinct_tokens: int
@@ -163,15 +163,17 @@ def tree_batch(
         pad_token_id: token that fills a row's free end.
         flatten: whether all rows are joined in one without padding.
     """
-    rows, sources = [], [np.zeros(0, dtype=np.int64)]  # sources: indices of trained tokens in the flat rollouts
+    rows = []
+    trained_tokens = [np.zeros(0, dtype=np.int64)]  # indices in the flat rollouts
     for members in bins:
         response_lengths = rollouts.response_lengths[members]
         in_rollouts = range_indices(rollouts.response_starts[members], response_lengths)
+        is_trained = ~rollouts.is_tool[in_rollouts]
         ends = np.cumsum(rollouts.lengths[members])
         trained = np.zeros(int(rollouts.lengths[members].sum()), dtype=np.bool_)
-        trained[range_indices(ends - response_lengths, response_lengths)] = ~rollouts.is_tool[in_rollouts]
+        trained[range_indices(ends - response_lengths, response_lengths)] = is_trained
         rows.append(TreeRow.of([rollouts.sequences[index] for index in members.tolist()], trained))
-        sources.append(in_rollouts[~rollouts.is_tool[in_rollouts]])
+        trained_tokens.append(in_rollouts[is_trained])
     members = np.concatenate([np.zeros(0, dtype=np.int64), *bins])
     batch: dict[str, Any] = {
         **joined_rows(rows, max_seq_len, pad_token_id=pad_token_id, flatten=flatten),
@@ -185,7 +187,7 @@ def tree_batch(
             sums = np.add.reduceat(values.astype(np.float64), rollouts.response_starts)
             batch[name] = torch.from_numpy(sums[members].astype(np.float32))
         else:
-            batch[name] = torch.from_numpy(values[np.concatenate(sources)])
+            batch[name] = torch.from_numpy(values[np.concatenate(trained_tokens)])
     if rollouts.policy_versions is not None:
         batch |= versions_of_packs(rollouts.policy_versions, bins)
     return TreeBatch(batch)
@@ -199,13 +201,12 @@ def folded(
     flatten: bool = False,
     redactions: NDArray[np.int64] | None = None,
 ) -> TreeBatch:
-    """Makes a tree of the sequences of each row of a batch, in which a common prefix occurs once.
+    """Makes a batch of trees from a batch of rows: in each row, a common prefix of sequences then occurs once.
 
     Example:
-        >>> from packhorse.client import MemoryDatasets, PackedDataset
+        >>> from packhorse.client import BatchFormat, MemoryDatasets, PackedDataset
         >>> answers = [[1, 2, 7, 8], [1, 2, 9]]
         >>> datasets = MemoryDatasets({"pairs": answers}, max_seq_len=8, group_size=2)
-        >>> from packhorse.client import BatchFormat
         >>> form = BatchFormat(shift_labels=True)
         >>> [batch] = PackedDataset(datasets, "pairs", answers, batch_size=1, batch=form)
         >>> folded(batch, 8)["input_ids"].tolist()
@@ -252,7 +253,7 @@ def tree_rows(batch: PackedBatch, redactions: NDArray[np.int64] | None = None) -
         starts, lengths = layout.starts[first:end], layout.lengths[first:end]
         at = range_indices(starts, lengths)
         trained = np.zeros(len(at), dtype=np.bool_)
-        trained[1:] = labels[at[:-1]] != IGNORE_INDEX  # -100 on each sequence's last token
+        trained[1:] = labels[at[:-1]] != IGNORE_INDEX  # -100 on each last token: no first token is trained
         sequences = np.split(tokens[at], np.cumsum(lengths)[:-1]) if end > first else []
         rows.append(TreeRow.of(sequences, trained, None if redactions is None else redactions[first:end]))
     return rows

@@ -49,7 +49,7 @@ class SharedPrefixes:
         cls,
         rows: Sequence[NDArray[np.integer]],
         query_lengths: NDArray[np.int64],
-        groups: NDArray[np.int64] | None,
+        group_of: NDArray[np.int64] | None,
         amounts: NDArray[np.int64],
         kinds: NDArray[np.int64] | None = None,
     ) -> Self:
@@ -58,20 +58,19 @@ class SharedPrefixes:
         Args:
             rows: tokens of every rollout: R arrays of integers [length].
             query_lengths: tokens of each rollout's query: int64 [R].
-            groups: number of each rollout's group: int64 [R]. With None, neighbours are in a group if one's whole query
-                begins the other, such as answers to a query and the turns of a conversation.
+            group_of: number of each rollout's group: int64 [R]. With None, neighbours are in a group if the whole query
+                of one begins the other, such as answers to a query and the turns of a conversation.
             amounts: what each rollout takes besides tokens: int64 [R, c - 1].
             kinds: a number for each rollout; rollouts with different numbers are never in a group: int64 [R]. None if
                 all may be.
         """
-        numbers = np.zeros((2, len(rows)), dtype=np.int64)  # of each rollout: its kind and its group
-        numbers[0] = 0 if kinds is None else kinds
-        if groups is not None:
-            numbers[1] = groups
+        same = np.zeros(len(rows), dtype=np.int64)
+        kinds_and_groups = np.stack((same if kinds is None else kinds, same if group_of is None else group_of))
         order, shared = by_prefix(rows)
-        if groups is not None or kinds is not None:
-            order, shared = _by_number(order, shared, numbers)
-        begins = _begins_of_groups(numbers[:, order], shared, query_lengths[order] if groups is None else None)
+        if group_of is not None or kinds is not None:
+            order, shared = _by_group(order, shared, kinds_and_groups)
+        queries = query_lengths[order] if group_of is None else None
+        begins = _begins_of_groups(kinds_and_groups[:, order], shared, queries)
         shared[begins] = 0
         lengths = np.array([len(rows[index]) for index in order.tolist()], dtype=np.int64)
         starts = np.flatnonzero(begins)
@@ -118,38 +117,39 @@ class SharedPrefixes:
         return sums
 
 
-def _by_number(
-    order: NDArray[np.int64], shared: NDArray[np.int64], numbers: NDArray[np.int64]
+def _by_group(
+    order: NDArray[np.int64], shared: NDArray[np.int64], kinds_and_groups: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sorts rollouts by kind, then group; within these the order of prefixes stays.
 
-    Rollouts that become neighbours share the least of what neighbours between them shared.
+    Two rollouts that become neighbours share as little as any neighbours between them did.
 
     Args:
         order: rollouts in the order of prefixes: int64 [R].
         shared: nodes that each shares with the one before it: int64 [R].
-        numbers: kind and group of each rollout: int64 [2, R].
+        kinds_and_groups: kind and group of each rollout: int64 [2, R].
 
     Returns:
         `order` and `shared` of the new order.
     """
-    by_number = np.lexsort((np.arange(len(order)), *numbers[::-1][:, order]))
-    return order[by_number], _least_between(shared, by_number)
+    kinds, groups = kinds_and_groups[:, order]
+    chosen = np.lexsort((np.arange(len(order)), groups, kinds))  # the last key sorts first
+    return order[chosen], _least_between(shared, chosen)
 
 
 def _begins_of_groups(
-    numbers: NDArray[np.int64], shared: NDArray[np.int64], query_lengths: NDArray[np.int64] | None
+    kinds_and_groups: NDArray[np.int64], shared: NDArray[np.int64], query_lengths: NDArray[np.int64] | None
 ) -> NDArray[np.bool_]:
     """Returns whether a group begins with each rollout: bool [R].
 
-    All arguments are in the order of the rollouts. A group ends where kind or group changes in `numbers`; and, if
-    `query_lengths` are given, where neighbours do not share the whole query of one.
+    All arguments are in the order of the rollouts. A group begins where kind or group changes; and, if
+    `query_lengths` are given, where two neighbours do not share the whole query of one of them.
     """
     begins = np.ones(len(shared), dtype=np.bool_)
-    begins[1:] = (np.diff(numbers) != 0).any(axis=0)
+    begins[1:] = (np.diff(kinds_and_groups) != 0).any(axis=0)
     if query_lengths is not None:
-        least_query = np.minimum(query_lengths[1:], query_lengths[:-1])
-        begins[1:] |= shared[1:] + 1 < least_query  # + 1: rows that share k tokens share k - 1 nodes
+        shorter_query = np.minimum(query_lengths[1:], query_lengths[:-1])
+        begins[1:] |= shared[1:] + 1 < shorter_query  # + 1: rows that share k tokens share k - 1 nodes
     return begins
 
 
@@ -197,7 +197,8 @@ def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least:
     done: list[Span] = []
     while largest and len(largest) + len(done) < least:
         _, span = heappop(largest)
-        if span[1] - span[0] == 1:
+        begin, end = span
+        if end - begin == 1:
             done.append(span)
             continue
         for half in shared.halved(span):
@@ -206,10 +207,9 @@ def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least:
 
 
 def finer_items(shared: SharedPrefixes, items: list[Span], costs: NDArray[np.int64], most: float) -> list[Span] | None:
-    """Returns the items with those that cost more than `most` cut in halves; None if there is none to cut."""
-    is_dear = [cost > most and end - begin > 1 for cost, (begin, end) in zip(costs.tolist(), items, strict=True)]
-    if not any(is_dear):
-        return None
-    return [
-        part for span, dear in zip(items, is_dear, strict=True) for part in (shared.halved(span) if dear else [span])
-    ]
+    """Returns the items, of which those that cost more than `most` are halved; None if no item can be halved."""
+    finer: list[Span] = []
+    for cost, (begin, end) in zip(costs.tolist(), items, strict=True):
+        is_halved = cost > most and end - begin > 1
+        finer += shared.halved((begin, end)) if is_halved else [(begin, end)]
+    return finer if len(finer) > len(items) else None

@@ -19,8 +19,8 @@ from packhorse.rollouts.tree_items import SharedPrefixes, Span, finer_items, ite
 ENOUGH = 1.2
 """Ranks are even enough if the slowest takes at most this many times the mean."""
 
-_DEAREST = (1.2, 0.6, 0.3, 0.15)
-"""Most that an item may cost at each further try to even ranks, in multiples of a mean pack; others are halved."""
+_COST_LIMITS = (1.2, 0.6, 0.3, 0.15)
+"""Most that an item may cost at each further try to even ranks, in multiples of a mean pack; dearer ones are halved."""
 
 
 def bins_of_trees(
@@ -36,8 +36,8 @@ def bins_of_trees(
 ) -> list[NDArray[np.int64]]:
     """Packs rollouts by the distinct tokens that they take; a group is one item, if possible.
 
-    If the slowest rank takes more than ENOUGH times the mean, it tries again with the dearest items halved, and returns
-    the most even result.
+    If the slowest rank takes more than ENOUGH times the mean, tries again with the dearest items halved. Returns the
+    most even result.
 
     Args:
         client: as in `pack_rollouts`.
@@ -56,40 +56,43 @@ def bins_of_trees(
         ValueError: a rollout takes more by itself than a bin holds; the message names it and the amount.
         InvalidRequestError: the service refuses.
     """
-    amounts, caps = _amounts(rollouts, packing, resources, max_trained_tokens)
+    limits = _limits(rollouts, packing, resources, max_trained_tokens)
+    amounts = np.empty((len(rollouts.sequences), len(limits)), dtype=np.int64)
+    for column, (of_rollouts, _) in enumerate(limits.values()):
+        amounts[:, column] = of_rollouts
     kinds = rollouts.version_numbers
     shared = SharedPrefixes.of(
         rollouts.sequences,
         rollouts.query_lengths,
         rollouts.group_of if rollouts.has_group_ids else None,
-        np.array([np.zeros(len(rollouts.sequences)), *amounts.values()], dtype=np.int64)[1:].T,
+        amounts,
         kinds,
     )
 
     def packed(items: list[Span]) -> _Packed:
         """Asks the planner to place items in bins."""
-        taken = np.array([shared.amounts(span) for span in items])
+        num_tokens, *others = np.array([shared.amounts(span) for span in items]).T
         costs = np.array([shared.cost(span, packing.cost_linear) for span in items], dtype=np.int64)
         bins = bins_of_steps(
             client,
-            taken[:, 0],
+            num_tokens,
             max_seq_len,
             world_size=world_size,
             batch_size=batch_size,
             what="rollouts",
             packing=replace(packing, max_sequences_per_bin=None),
             separate_by=None if kinds is None else kinds[shared.order[[begin for begin, _ in items]]],
-            resources={name: (taken[:, 1 + at], caps[name]) for at, name in enumerate(amounts)},
+            resources={name: (taken, cap) for taken, (name, (_, cap)) in zip(others, limits.items(), strict=True)},
             costs=costs,
         )
         return _Packed(items, bins, costs, np.array([costs[members].sum() for members in bins]))
 
-    capacities = np.array([max_seq_len, *caps.values()], dtype=np.int64)
+    capacities = np.array([max_seq_len, *(cap for _, cap in limits.values())], dtype=np.int64)
     best = last = packed(items_that_fit(shared, capacities, world_size * batch_size))
-    for dearest in () if packing.balance is Balance.NONE else _DEAREST:
+    for most in () if packing.balance is Balance.NONE else _COST_LIMITS:
         if best.duration(world_size * batch_size, packing) <= ENOUGH:
             break
-        finer = finer_items(shared, last.items, last.costs, dearest * last.of_bins.mean())
+        finer = finer_items(shared, last.items, last.costs, most * last.bin_costs.mean())
         if finer is not None:
             last = packed(finer)
             best = min(best, last, key=lambda each: each.slowest(world_size * batch_size, packing))
@@ -105,7 +108,7 @@ class _Packed:
     """For each bin the indices of its items: int64."""
     costs: NDArray[np.int64]
     """Cost of each item: int64 [M]."""
-    of_bins: NDArray[np.int64]
+    bin_costs: NDArray[np.int64]
     """Cost of each bin: int64 [bins]."""
 
     def slowest(self, num_ranks: int, packing: PackOptions) -> int:
@@ -113,45 +116,46 @@ class _Packed:
 
         Ranks wait for the slowest bin of each step, or with balance `optimizer-step` for the rank with the largest sum.
         """
-        in_steps = self.of_bins.reshape(-1, num_ranks)
+        in_steps = self.bin_costs.reshape(-1, num_ranks)
         if packing.balance is Balance.OPTIMIZER_STEP:
             return int(in_steps.sum(axis=0).max())
         return int(in_steps.max(axis=1).sum())
 
     def duration(self, num_ranks: int, packing: PackOptions) -> float:
         """Returns `slowest` as a multiple of what each rank would take if all were even; at least 1."""
-        return self.slowest(num_ranks, packing) * num_ranks / max(int(self.of_bins.sum()), 1)
+        return self.slowest(num_ranks, packing) * num_ranks / max(int(self.bin_costs.sum()), 1)
 
     def rollouts(self, members: NDArray[np.int64], shared: SharedPrefixes) -> NDArray[np.int64]:
         """Returns the rollouts of a bin, item after item; `members` are indices of the bin's items."""
-        parts = [np.sort(shared.order[slice(*self.items[at])]) for at in members.tolist()]
+        spans = [self.items[item] for item in members.tolist()]
+        parts = [np.sort(shared.order[begin:end]) for begin, end in spans]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
-def _amounts(
+def _limits(
     rollouts: FlatRollouts, packing: PackOptions, resources: Resources, max_trained_tokens: int | None
-) -> tuple[dict[str, NDArray[np.int64]], dict[str, int]]:
-    """Returns by name what each rollout takes besides tokens, int64 [R], and a bin's caps.
+) -> dict[str, tuple[NDArray[np.int64], int]]:
+    """Returns what rollouts take besides tokens: name → (amount for each rollout, int64 [R]; cap of a bin).
 
     Raises:
         ValueError: an amount does not fit the rollouts, a name is taken, or a rollout exceeds a cap by itself.
     """
     num = len(rollouts.sequences)
-    given: dict[str, tuple[NDArray[np.int64], int]] = {}
+    limits: dict[str, tuple[NDArray[np.int64], int]] = {}
     if max_trained_tokens is not None:
-        given["trained tokens"] = (rollouts.num_trained, max_trained_tokens)
+        limits["trained tokens"] = (rollouts.num_trained, max_trained_tokens)
     if packing.max_sequences_per_bin is not None:
-        given["rollouts"] = (np.ones(num, dtype=np.int64), packing.max_sequences_per_bin)
+        limits["rollouts"] = (np.ones(num, dtype=np.int64), packing.max_sequences_per_bin)
     for budget in budget_messages(resources):
         if len(budget.amounts) != num:
             raise ValueError(f"resources[{budget.name!r}] must have one integer for each of {num} rollouts")
-        if budget.name in given:
+        if budget.name in limits:
             raise ValueError(f"resources[{budget.name!r}] is the name of another cap here; name the resource otherwise")
-        given[budget.name] = np.array(budget.amounts, dtype=np.int64), budget.cap
-    for name, (amounts, cap) in given.items():
+        limits[budget.name] = np.array(budget.amounts, dtype=np.int64), budget.cap
+    for name, (amounts, cap) in limits.items():
         if (amounts > cap).any():
             index = int((amounts > cap).argmax())
             raise ValueError(
                 f"rollout {index} takes {amounts[index]} {name}, over the cap of {cap}; raise it, or drop the rollout"
             )
-    return {name: amounts for name, (amounts, _) in given.items()}, {name: cap for name, (_, cap) in given.items()}
+    return limits

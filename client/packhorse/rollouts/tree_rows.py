@@ -28,7 +28,7 @@ def _nothing() -> NDArray[np.int64]:
 class TreeRow:
     """One row of a batch, before it is joined with others. Without arguments it is empty.
 
-    Most fields are as in `PrefixTree`, with positions that count from the row's begin, and with padding at the end.
+    Fields without a text are as in `PrefixTree`. Positions count from the row's begin, and padding is at the end.
     Legend: N tokens of the row, S segments, K keys.
 
     Example:
@@ -97,12 +97,12 @@ class TreeRow:
 
     def pad(self, size: int, pad_token_id: int) -> None:
         """Fills the row with padding up to `size` tokens; the padding is one more segment."""
-        num = len(self.tokens)
-        if num >= size:
+        num_tokens = len(self.tokens)
+        if num_tokens >= size:
             return
-        rest = np.arange(num, size)
+        rest = np.arange(num_tokens, size)
         self.tokens = np.append(self.tokens, np.full(len(rest), pad_token_id))
-        self.depths = np.append(self.depths, rest - num)
+        self.depths = np.append(self.depths, rest - num_tokens)
         self.labels = np.append(self.labels, np.full(len(rest), IGNORE_INDEX))
         self.is_token = np.append(self.is_token, np.zeros(len(rest), dtype=np.int64))
         self.subtree_ends = np.append(self.subtree_ends, np.full(len(rest), size))
@@ -118,13 +118,12 @@ def _redacted(tree: PrefixTree, redactions: NDArray[np.int64]) -> NDArray[np.int
     """
     tokens = tree.tokens.copy()
     paths = np.split(tree.positions, tree.sequence_ends[:-1])
-    is_kept = np.zeros(len(tokens), dtype=np.bool_)
-    for path, redaction in zip(paths, redactions.tolist(), strict=True):
-        if redaction in (AS_IT_IS, MASKED):
-            is_kept[path] = True
     for path, redaction in zip(paths, redactions.tolist(), strict=True):
         if redaction not in (AS_IT_IS, MASKED):
-            tokens[path[~is_kept[path]]] = redaction
+            tokens[path] = redaction
+    for path, redaction in zip(paths, redactions.tolist(), strict=True):
+        if redaction in (AS_IT_IS, MASKED):
+            tokens[path] = tree.tokens[path]
     return tokens
 
 
@@ -151,7 +150,7 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
     starts = np.cumsum([0, *sizes[:-1]])
     keys_before = np.cumsum([0, *(len(part.keys) for part in parts[:-1])])
     sequences_before = np.cumsum([0, *(part.num_sequences for part in parts[:-1])])
-    none = np.zeros(len(parts), dtype=np.int64)
+    unshifted = np.zeros(len(parts), dtype=np.int64)
     shape = (1, -1) if flatten else (len(parts), row_tokens)
 
     def joined(name: str, shifts: NDArray[np.int64]) -> torch.Tensor:
@@ -164,11 +163,11 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
         for ends in ("segment_ends", "path_ends")
     ]
     return {
-        "input_ids": joined("tokens", none).view(shape),
-        "position_ids": joined("depths", none).view(shape),
-        "labels": joined("labels", none).view(shape),
-        "attention_mask": joined("is_token", none).view(shape),
-        "subtree_ends": joined("subtree_ends", starts if flatten else none).view(shape),
+        "input_ids": joined("tokens", unshifted).view(shape),
+        "position_ids": joined("depths", unshifted).view(shape),
+        "labels": joined("labels", unshifted).view(shape),
+        "attention_mask": joined("is_token", unshifted).view(shape),
+        "subtree_ends": joined("subtree_ends", starts if flatten else unshifted).view(shape),
         "tree_kv_index": joined("keys", starts),
         "tree_cu_seqlens_q": F.pad(joined("segment_ends", starts), (1, 0)).int(),
         "tree_cu_seqlens_k": F.pad(joined("path_ends", keys_before), (1, 0)).int(),

@@ -1,6 +1,7 @@
 """`tree_row` and `to_trl_async`: rollouts that share prefixes, in the form in which TRL's asynchronous GRPO takes them.
 
-Owns TRL's keys and padding. Leaves the tree to `prefix_tree`, and checks of rows to `flat_rows`.
+Owns TRL's keys and padding, also for preset `trl_async` (`trl_async_rows`). Leaves the tree to `prefix_tree`, and
+checks of rows to `flat_rows`.
 
 Legend: R sequences, N distinct tokens, S segments, K gathered keys, M trained tokens.
 """
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from packhorse.client import PackedBatch
 from packhorse.client.batches import IGNORE_INDEX
-from packhorse.rollouts.flat_rows import INTEGERS, NUMBERS, check_finite, one_each, rows_of_tokens
+from packhorse.rollouts.flat_rows import BOOLS, INTEGERS, NUMBERS, check_finite, one_each, rows_of_tokens
 from packhorse.rollouts.prefix_tree import PrefixTree
 from packhorse.rollouts.tree_batch import TreeBatch, tree_rows
 from packhorse.rollouts.tree_rows import joined_rows
@@ -55,13 +56,13 @@ def tree_row(
     """
     tree = PrefixTree.of(sequences)
     lengths = np.diff(tree.sequence_ends, prepend=0)
-    flags = rows_of_tokens("trained", trained, lengths, "b" + INTEGERS, what="sequence") != 0
-    of_tokens = rows_of_tokens("logprobs", logprobs, lengths, NUMBERS, what="sequence")
+    is_trained = rows_of_tokens("trained", trained, lengths, BOOLS + INTEGERS, what="sequence") != 0
+    flat_logprobs = rows_of_tokens("logprobs", logprobs, lengths, NUMBERS, what="sequence")
     of_sequences = one_each("advantages", advantages, NUMBERS)
     if len(of_sequences) != len(lengths):
         raise ValueError(f"advantages has {len(of_sequences)} entries for {len(lengths)} sequences")
-    at, token_index, which = tree.targets(flags)
-    for name, values in (("logprobs", of_tokens), ("advantages", np.repeat(of_sequences, lengths))):
+    at, token_index, sequence_index = tree.targets(is_trained)
+    for name, values in (("logprobs", flat_logprobs), ("advantages", np.repeat(of_sequences, lengths))):
         of_trained = np.zeros(len(values), dtype=values.dtype)
         of_trained[at] = values[at]
         check_finite(name, of_trained, lengths, row="sequence", token="token")
@@ -76,9 +77,9 @@ def tree_row(
         "tree_cu_seqlens_k": _offsets(path_ends),
         "tree_max_seqlens": torch.tensor(longest),
         "token_index": torch.from_numpy(token_index),
-        "old_log_probs": torch.from_numpy(of_tokens[at].astype(np.float32)),
-        "advantages": torch.from_numpy(of_sequences[which].astype(np.float32)),
-        "segment_id": torch.from_numpy(which),
+        "old_log_probs": torch.from_numpy(flat_logprobs[at].astype(np.float32)),
+        "advantages": torch.from_numpy(of_sequences[sequence_index].astype(np.float32)),
+        "segment_id": torch.from_numpy(sequence_index),
     }
 
 
@@ -158,7 +159,7 @@ def trl_async_rows(batch: PackedBatch) -> dict[str, torch.Tensor]:
 
 
 def _row_of(batch: TreeBatch) -> dict[str, torch.Tensor]:
-    """Returns a batch of one row under TRL's names."""
+    """Returns a batch of one row under TRL's keys."""
     same = ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k", "token_index")
     return {
         "input_ids": batch["input_ids"][0],

@@ -1,5 +1,6 @@
 """Groups from a real server to batches: whole in every bin, under every topology, and after every resume."""
 
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -307,4 +308,11 @@ def test_groups_that_are_no_pairs_are_refused(lengths, groups):
         prepare(lengths=lengths, groups=groups, max_seq_len=8, output=f"{folder}/set", progress=False)
         batch = next(iter(PackedDataset(f"embedded:{folder}", "set", [[1] * n for n in lengths], batch_size=1)))
     with pytest.raises(ValueError, match="sequences in this batch, and a pair has two"):
+        as_pair_batch(batch)
+
+
+def test_a_group_of_four_beside_sequences_without_a_group_is_refused():
+    [batch] = pack_pairs([[1]] * 3, [[2]] * 3, [[3]] * 3, max_seq_len=12, pad_token_id=0)
+    batch["layout"] = replace(batch["layout"], group_ids=np.array([0, 0, 0, 0, -1, -1]))
+    with pytest.raises(ValueError, match="group 0 has 4 sequences in this batch"):
         as_pair_batch(batch)
