@@ -14,7 +14,7 @@ import numpy as np
 
 from packhorse.formats import require
 from packhorse.parameters import parameter
-from packhorse.sft.cutting import Cutoff, with_shorter_text, without_oldest
+from packhorse.sft.cutting import Cutoff, check_max_tokens, with_shorter_text, without_oldest
 from packhorse.sft.explained import ExplainedSequence, stretches_of
 from packhorse.sft.forms.plain_data import json_fault, plain_data
 from packhorse.sft.forms.sharegpt import as_messages
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from packhorse.sft.rendering import RenderedChat
 
 TurnEnd = Literal["template", "next"]
-"""What may end a turn: only a mark in it, or if it has none also the mark with which the next message begins."""
+"""What may end a turn: "template" for a mark in it; "next" also for the mark with which the next message begins."""
+
+_NUM_SHOWN_DROPPED, _NUM_SHOWN_OF_TURN = 9, 30
+"""Characters that an error shows: of those that the tokenizer drops, and at the end of a turn that has no end."""
 
 
 class ChatEncoder:
@@ -65,9 +68,9 @@ class ChatEncoder:
             ImportError: the extra `packhorse[sft]` is not installed.
             ValueError: an option is wrong, or the tokenizer is not one of the known kinds.
         """
-        for name, value, known in (("cutoff", cutoff, Cutoff), ("turn_end", turn_end, TurnEnd)):
-            if value not in get_args(known):
-                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(known))}")
+        for name, value, choices in (("cutoff", cutoff, Cutoff), ("turn_end", turn_end, TurnEnd)):
+            if value not in get_args(choices):
+                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}")
         self._wanted = TrainedTurns(roles=train_on, turns=train_turns)
         self._max_tokens = check_max_tokens(max_tokens)
         self._cutoff = cutoff
@@ -96,25 +99,24 @@ class ChatEncoder:
 
         tools = _plain_tools(tools)
         template = compile_template(self._chat_template or self._tokenizer.template(None, has_tools=bool(tools)))
-        known = self._ignored | template.words
-        chat = check_conversation(as_messages(messages), self._wanted, known)
+        chat = check_conversation(as_messages(messages), self._wanted, self._ignored | template.words)
         check_contents(chat.messages)
-        named = self._tokenizer.special_tokens
+        special_tokens = self._tokenizer.special_tokens
         given = {**self._options, **plain_data(dict(options or {}), "template options")}
-        unknown = template.special_token_names - given.keys() if named is None else ()
+        unknown = template.special_token_names - given.keys() if special_tokens is None else ()
         if unknown:
             raise ValueError(
                 f"the chat template writes {', '.join(sorted(unknown))}, which a tokenizer.json alone does "
                 "not name; give the folder that holds it and tokenizer_config.json, or name it in "
                 + parameter("template_options")
             )
-        variables = {**(named or {}), **given, "tools": tools}
+        variables = {**(special_tokens or {}), **given, "tools": tools}
         rendered = render_chat(template, chat, variables, self._marks, self._turn_end)
         if dropped := self._tokenizer.dropped_in(rendered.text):
+            shown = ", ".join(map(repr, dict.fromkeys(dropped[:_NUM_SHOWN_DROPPED])))
             raise ValueError(
-                f"the tokenizer does not know {', '.join(map(repr, dict.fromkeys(dropped[:9])))} and leaves them out, "
-                "so that nothing says where the tokens of an answer are; take them out, or use a tokenizer that has a "
-                "token for what it does not know"
+                f"the tokenizer does not know {shown} and leaves them out, so that nothing says where the "
+                "tokens of an answer are; take them out, or use a tokenizer that has a token for what it does not know"
             )
         unread = {f"chat_template_kwargs.{name}": 1 for name in options or () if name not in template.words}
         unread |= {f"template option {name}": 1 for name in self._options if name not in template.words}
@@ -123,7 +125,8 @@ class ChatEncoder:
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:
         """Encodes rendered conversations; does not refuse one that has no trained token or is too long."""
         encodings = self._tokenizer.encode([chat.text for chat in chats])
-        return [self._fitting(chat, encoding)[0] for chat, encoding in zip(chats, encodings, strict=True)]
+        fitted = [self._fitting(chat, encoding) for chat, encoding in zip(chats, encodings, strict=True)]
+        return [encoded for encoded, _, _ in fitted]
 
     def explain(
         self,
@@ -172,22 +175,23 @@ class ChatEncoder:
         """Returns the tokens with a mask that is True on trained turns; adds `eos` if the last turn has no end."""
         ids = encoding.ids
         turns = token_ranges(encoding.offsets, [(turn.begin, turn.end) for turn in chat.turns])
-        last = chat.turns[-1] if chat.turns else None
-        is_ended = self._eos is not None and last is not None and last.is_open and chat.ends_with_turn
-        if is_ended:
+        last = chat.turns[-1] if chat.ends_with_turn else None
+        gets_eos = self._eos is not None and last is not None and last.is_open
+        if gets_eos:
             ids.append(self._eos)
         loss_mask = np.zeros(len(ids), dtype=np.bool_)
         for (first, end), turn in zip(turns, chat.turns, strict=True):
             loss_mask[first:end] = turn.is_trained
-        if is_ended:
+        if gets_eos:
             assert last is not None
             loss_mask[-1] = last.is_trained
-        unended = [turn for turn in (chat.turns[:-1] if is_ended else chat.turns) if turn.is_open and turn.is_trained]
+        rest = chat.turns[:-1] if gets_eos else chat.turns
+        unended = [chat.text[turn.begin : turn.end] for turn in rest if turn.is_open and turn.is_trained]
         return EncodedSequence(
             input_ids=np.array(ids, dtype=np.int32),
             loss_mask=loss_mask,
             num_open_turns=len(unended),
-            open_turn=chat.text[max(unended[0].end - 30, unended[0].begin) : unended[0].end] if unended else "",
+            open_turn=unended[0][-_NUM_SHOWN_OF_TURN:] if unended else "",
         )
 
 
@@ -263,13 +267,6 @@ def encode_chat(
     (encoded,) = encoder.encode([encoder.render(messages, tools)])
     encoded.check_targets()
     return encoded
-
-
-def check_max_tokens(max_tokens: int | None) -> int | None:
-    """Returns a cutoff; a ValueError if it is below 2, because the first token of a sequence is never trained on."""
-    if max_tokens is not None and max_tokens < 2:
-        raise ValueError(f"max_tokens is {max_tokens}; a sequence to train on has at least 2 tokens")
-    return max_tokens
 
 
 def _plain_tools(tools: Any) -> list[Any] | None:

@@ -1,9 +1,9 @@
 """Cutting a conversation that is too long.
 
-Owns what goes first: the oldest exchange, which is a question with all that answers it; then the beginning of the
-longest text that is not the model's. What the system says, headers, ends of turns and the model's own text always stay
-whole, because half an answer would teach the model to stop in the middle, or never to stop. Leaves rendering the
-shorter conversation to `sft.chat`.
+Owns the least cutoff, and what goes first: the oldest exchange, which is a question with all that answers it; then the
+beginning of the longest text that is not the model's. What the system says, headers, ends of turns and the model's own
+text always stay whole, because half an answer would teach the model to stop in the middle, or never to stop. Leaves
+rendering the shorter conversation to `sft.chat`.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +17,13 @@ Cutoff = Literal["oldest", "drop"]
 
 _OPENING = ("system", "developer")
 """Roles of messages that are never cut."""
+
+
+def check_max_tokens(max_tokens: int | None) -> int | None:
+    """Returns a cutoff; a ValueError if it is below 2, because the first token of a sequence is never trained on."""
+    if max_tokens is not None and max_tokens < 2:
+        raise ValueError(f"max_tokens is {max_tokens}; a sequence to train on has at least 2 tokens")
+    return max_tokens
 
 
 def without_oldest(chat: Conversation) -> Conversation | None:
@@ -58,18 +65,20 @@ def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[
     Returns:
         The shorter conversation; None if there is no such text of more than a token.
     """
-    # (tokens of the text, number of its message, number of the part or None)
-    texts = [
-        (num_tokens_of(text), number, part)
+    # (number of the message, number of the part or None) → text
+    texts = {
+        (number, part): text
         for number, message in enumerate(chat.messages)
         if number not in chat.own and message["role"] not in _OPENING
         for part, text in _texts(message.get("content"))
-    ]
-    longest, number, part = max(texts, default=(0, 0, None), key=lambda text: text[0])
+    }
+    lengths = {place: num_tokens_of(text) for place, text in texts.items()}
+    longest = max(lengths.values(), default=0)
     room = max(1, longest - excess)
     if longest <= room:
         return None
-    text = dict(_texts(chat.messages[number]["content"]))[part]
+    number, part = next(place for place, length in lengths.items() if length == longest)
+    text = texts[number, part]
     low, high = 0, len(text)
     while low < high:  # bisects for the fewest characters to cut
         middle = (low + high) // 2

@@ -5,6 +5,7 @@ Owns cutting tokens into stretches; leaves finding origins to `sft.tracing.prove
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -89,7 +90,7 @@ def stretches_of(
     loss_mask: NDArray[np.bool_],
     origins: Sequence[Origin],
 ) -> tuple[Stretch, ...]:
-    """Cuts tokens into stretches wherever their origin changes, or whether they are trained on.
+    """Cuts tokens into stretches, where their origin changes or training on them begins or ends.
 
     A token has the origin of its first character. A token without characters, such as an EOS after the text, has the
     message of the token before it, no field, and a stretch of its own.
@@ -100,30 +101,29 @@ def stretches_of(
         loss_mask: whether each token is trained on: bool [n].
         origins: origins of all characters, in order.
     """
-    found: list[Stretch] = []
-    first = at = 0
     keys: list[_Key] = []
+    at = 0  # the origin of the token's first character
     for number, is_trained in enumerate(loss_mask):
         begin, end = offsets[number] if number < len(offsets) else (len(text), len(text))
         while at + 1 < len(origins) and origins[at].end <= begin:
             at += 1
         origin = origins[at] if origins else Origin(0, None, None)
         keys.append(_Key(origin.message, origin.field if begin < end else None, bool(is_trained), begin < end))
-    for number in range(1, len(keys) + 1):
-        if number < len(keys) and keys[number] == keys[first]:
-            continue
-        key = keys[first]
-        begin = offsets[first][0] if first < len(offsets) else len(text)
-        end = offsets[number][0] if number < min(len(offsets), len(keys)) else len(text)
+    begins = [begin for begin, _ in offsets[: len(keys)]]
+    begins += [len(text)] * (len(keys) + 1 - len(begins))
+    found: list[Stretch] = []
+    first = 0
+    for key, tokens in groupby(keys):
+        end = first + len(list(tokens))
         found.append(
             Stretch(
                 first=first,
-                end=number,
-                text=text[begin:end],
+                end=end,
+                text=text[begins[first] : begins[end]],
                 is_trained=key.is_trained,
                 message=key.message,
                 field=key.field,
             )
         )
-        first = number
+        first = end
     return tuple(found)

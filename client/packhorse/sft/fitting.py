@@ -1,8 +1,8 @@
 """`fit`: renders a conversation in the form that its template reads.
 
 Owns choosing the form. A template gets a conversation as it is; another form is tried only if the template refuses it,
-encodes arguments twice, or leaves a content or a call out. Leaves converting messages to `sft.forms.template_forms`,
-and reporting what is missing in the end to `sft.unused`.
+writes null as a word, encodes arguments twice, or leaves a content or a call out. Leaves converting messages to
+`sft.forms.template_forms`, and reporting what is missing in the end to `sft.unused`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,28 +42,29 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
         ValueError: the conversation cannot be converted to a form that the template might need.
     """
     best, refusal = chat, None
-    traced, faults, is_refused = None, _REFUSED, True
+    traced: TracedText | None = None  # the text of the best form; None while the template refuses every form
+    faults = _REFUSED
     try:
         traced = template.trace(chat, variables)
-        faults, is_refused = _faults(template, chat, variables, traced), False
+        faults = _faults(template, chat, variables, traced)
     except TemplateRefusal as error:
         refusal = error
-    for form in TEMPLATE_FORMS if any(faults) else ():
+    for form in TEMPLATE_FORMS:
         if not any(faults):
             break
-        messages = form(best.messages, is_refused)
+        messages = form(best.messages, traced is None)
         if messages is None:
             continue
         tried = replace(best, messages=messages)
         try:
             tried_text = template.trace(tried, variables)
         except TemplateRefusal:
-            # While every form is refused, each stays: the reason may be one that a later form removes.
-            best = tried if is_refused else best
+            if traced is None:  # a refused form stays: a later form may remove what is refused in it
+                best = tried
             continue
         tried_faults = _faults(template, tried, variables, tried_text)
         if tried_faults < faults:
-            best, traced, faults, is_refused = tried, tried_text, tried_faults, False
+            best, traced, faults = tried, tried_text, tried_faults
     if traced is None:
         assert refusal is not None
         raise refusal
@@ -81,20 +82,20 @@ def _faults(template: ChatTemplate, chat: Conversation, variables: Mapping[str, 
 
 def _contents_left_out(chat: Conversation, traced: TracedText, shown: Shown) -> int:
     """Counts messages with a content of which nothing came out, or that was written as Python writes it."""
-    some: dict[int, bool] = {}  # message → whether some of its content came out
+    came_out: dict[int, bool] = {}  # message → whether some of its content came out
     for leaf in traced.trace.leaves:
         if leaf.message is None:
             continue
         if leaf.path == ("content",) and chat.messages[leaf.message]["role"] == "function":
-            some[leaf.message] = shown.has(leaf)
+            came_out[leaf.message] = shown.has(leaf)
         elif len(leaf.path) > 1 and leaf.path[0] == "content" and leaf.path[-1] != "type":
             is_shown = bool(leaf.text.strip()) and shown.has(leaf) and id(leaf) not in shown.as_python
             is_text = not isinstance(leaf.path[1], int) or leaf.path[-1] in ("text", "thinking", "reasoning")
             if is_shown or (is_text and leaf.text.strip()):
-                some[leaf.message] = some.get(leaf.message, False) or is_shown
-    python = [run.source.value for run in traced.runs if isinstance(run.source, Dump) and run.source.is_python]
+                came_out[leaf.message] = came_out.get(leaf.message, False) or is_shown
+    as_python = [run.source.value for run in traced.runs if isinstance(run.source, Dump) and run.source.is_python]
     return sum(
-        not some.get(number, True) or any(value is message.get("content") for value in python)
+        not came_out.get(number, True) or any(value is message.get("content") for value in as_python)
         for number, message in enumerate(traced.trace.messages)
     )
 

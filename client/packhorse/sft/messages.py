@@ -21,7 +21,7 @@ NEVER_TRAINED = ("system", "developer", "user", "tool", "function", "ipython")
 """Roles whose messages the model never writes."""
 REASONING = ("reasoning_content", "thinking", "reasoning", "reasoning_text", "thought", "thoughts")
 """Keys of the model's reasoning before its answer; templates read the first two."""
-_REASONING = frozenset(REASONING)
+_REASONING_SET = frozenset(REASONING)
 
 FLAGS = {
     "train": True,
@@ -42,9 +42,10 @@ _FLAG_LIKE = re.compile(r"train|loss|weight|mask")
 """Part of a key that may be a flag."""
 
 _ALL_CALLS = frozenset(("tool_calls", *CALL_NAMES))
+"""Keys of a message that may hold calls."""
 
 _EXAMPLE = '{"type": "text", "text": "…"}'
-"""A part of a content, for messages."""
+"""A part of a content, as errors show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +117,10 @@ def check_conversation(
         plain.append(_with_reasoning(number, _with_calls(number, fields)))
         if fields["role"] in wanted.roles:
             own.append(number)
-            trained += [number] if all(flags) else []
-    last = own[-1:] if wanted.turns == "last" else own
-    return Conversation(plain, tuple(own), frozenset(trained).intersection(last))
+            if all(flags):
+                trained.append(number)
+    candidates = own[-1:] if wanted.turns == "last" else own
+    return Conversation(plain, tuple(own), frozenset(trained).intersection(candidates))
 
 
 def _taken_flags(number: int, fields: dict[str, Any]) -> list[bool]:
@@ -146,7 +148,7 @@ def _check_key(number: int, key: str, value: Any, known: Collection[str]) -> Non
 
 def _with_reasoning(number: int, fields: dict[str, Any]) -> dict[str, Any]:
     """Returns a message whose reasoning also has the two names that templates read, whatever its name in the data."""
-    if _REASONING.isdisjoint(fields):
+    if _REASONING_SET.isdisjoint(fields):
         return fields
     given = {name: fields[name] for name in REASONING if isinstance(fields.get(name), str)}
     if not given:
@@ -162,16 +164,17 @@ def _with_calls(number: int, fields: dict[str, Any]) -> dict[str, Any]:
     """Returns a message whose calls are a list under `tool_calls`; without that key if there are none."""
     if _ALL_CALLS.isdisjoint(fields):
         return fields
-    named = [name for name in ("tool_calls", *CALL_NAMES) if fields.get(name)]
+    given = [name for name in ("tool_calls", *CALL_NAMES) if fields.get(name)]
     rest = {key: value for key, value in fields.items() if key not in _ALL_CALLS}
-    if not named:
+    if not given:
         return rest
-    if len(named) > 1:
-        raise ValueError(f"message {number} has {' and '.join(named)}; keep one of them")
-    calls = fields[named[0]]
-    if named[0] == "tool_calls" and isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
-        return {key: value for key, value in fields.items() if key == "tool_calls" or key in rest}
-    return {**rest, "tool_calls": calls_of(number, named[0], calls)}
+    if len(given) > 1:
+        raise ValueError(f"message {number} has {' and '.join(given)}; keep one of them")
+    [name] = given
+    calls = fields[name]
+    if name == "tool_calls" and isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
+        return {key: value for key, value in fields.items() if key == name or key in rest}
+    return {**rest, "tool_calls": calls_of(number, name, calls)}
 
 
 def check_contents(messages: Sequence[Mapping[str, Any]]) -> None:

@@ -1,7 +1,8 @@
 """`PairEncoder` and `encode_prompt_response`: from prompts and responses to tokens and a loss mask.
 
-Owns joining and cutting the two, and finding the common prompt of two answers, as text or as messages. Prompt and
-response are tokenized separately, as they are when the model answers. Leaves chats to `sft.chat`.
+Owns joining and cutting the two, and the same of messages: joining a pair to a conversation. Also finds the common
+prompt of a chosen and a rejected text, or conversation. Prompt and response are tokenized separately, as they are when
+the model answers. Leaves encoding chats to `sft.chat`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,17 @@ from typing import Any
 import numpy as np
 
 from packhorse.parameters import parameter
-from packhorse.sft.chat import check_max_tokens
-from packhorse.sft.cutting import Cutoff
+from packhorse.sft.cutting import Cutoff, check_max_tokens
 from packhorse.sft.forms.plain_data import called, plain_data
 from packhorse.sft.forms.sharegpt import as_messages
 from packhorse.sft.sequence import EncodedSequence
 from packhorse.sft.tokenizer import load_chat_tokenizer
 from packhorse.sft.tokenizer_settings import with_prefix_space
+
+_NO_PROMPT = (
+    "chosen and rejected have no prompt in common, or one of them is nothing but the prompt; "
+    "name the prompt's column with " + parameter("prompt_column")
+)
 
 
 class PairEncoder:
@@ -75,11 +80,12 @@ class PairEncoder:
         Raises:
             ValueError: they have no prompt in common.
         """
-        # Tokens that both texts share, less one if an answer would be empty; the longest prompt is tried first.
         one, other = self._tokenizer.encode([chosen, rejected])
-        shared = next((at for at, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b), None)
-        shared = min(len(one.ids), len(other.ids)) if shared is None else shared
-        counts = range(min(shared, len(one.ids) - 1, len(other.ids) - 1), 0, -1)
+        shorter = min(len(one.ids), len(other.ids))
+        pairs = zip(one.ids, other.ids, strict=False)
+        shared = next((at for at, (token, twin) in enumerate(pairs) if token != twin), shorter)
+        # The longest prompt is tried first; one token is left for each answer.
+        counts = range(min(shared, shorter - 1), 0, -1)
         ends = [one.offsets[count - 1][1] for count in counts]
         between_words = [end for end in ends if chosen[end : end + 1].isspace() or chosen[end - 1].isspace()]
         for end in dict.fromkeys([*between_words, *ends]):
@@ -87,7 +93,7 @@ class PairEncoder:
                 continue
             (prompt,) = self._tokenizer.encode([chosen[:end]])
             answers = self._continued([chosen[end:], rejected[end:]])
-            if all([*prompt.ids, *rest.ids] == whole.ids for rest, whole in zip(answers, (one, other), strict=True)):
+            if [[*prompt.ids, *answer.ids] for answer in answers] == [one.ids, other.ids]:
                 return chosen[:end], chosen[end:], rejected[end:]
         raise ValueError(_NO_PROMPT)
 
@@ -114,16 +120,16 @@ class PairEncoder:
         """Returns a response's ids with the end-of-sequence token after them, unless they end with it."""
         return ids if self._ending and ids[-1:] == self._ending else [*ids, *self._ending]
 
-    def _join(self, source: list[int], target: list[int]) -> EncodedSequence:
-        """Joins a prompt and a response; if they are too long, cuts the prompt's begin, but not its opening."""
+    def _join(self, prompt: list[int], response: list[int]) -> EncodedSequence:
+        """Joins the ids of a prompt and a response; if they are too long, cuts the prompt after its opening."""
         opening = len(self._tokenizer.opening)
-        excess = 0 if self._max_tokens is None else len(source) + len(target) - self._max_tokens
-        num_cut = min(max(excess, 0), max(len(source) - opening - 1, 0)) if self._cutoff == "oldest" else 0
-        source = source[:opening] + source[opening + num_cut :]
-        loss_mask = np.full(len(source) + len(target), True)
-        loss_mask[: len(source)] = self._train_on_prompt
+        excess = 0 if self._max_tokens is None else len(prompt) + len(response) - self._max_tokens
+        num_cut = min(max(excess, 0), max(len(prompt) - opening - 1, 0)) if self._cutoff == "oldest" else 0
+        prompt = prompt[:opening] + prompt[opening + num_cut :]
+        loss_mask = np.full(len(prompt) + len(response), True)
+        loss_mask[: len(prompt)] = self._train_on_prompt
         return EncodedSequence(
-            input_ids=np.array(source + target, dtype=np.int32),
+            input_ids=np.array(prompt + response, dtype=np.int32),
             loss_mask=loss_mask,
             num_cut_tokens=num_cut,
             is_too_long=excess > num_cut,
@@ -180,12 +186,6 @@ def check_pair(prompt: object, response: object) -> tuple[str, str]:
     return plain_data(prompt, "the prompt"), plain_data(response, "the response")
 
 
-_NO_PROMPT = (
-    "chosen and rejected have no prompt in common, or one of them is nothing but the prompt; "
-    "name the prompt's column with " + parameter("prompt_column")
-)
-
-
 def common_messages(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
     """Finds the messages with which two conversations begin; for texts there is `PairEncoder.common_prompt`.
 
@@ -226,12 +226,12 @@ def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mappin
     Raises:
         ValueError: one is not such a list, or the prompt ends with a turn of the assistant.
     """
-    before, after = as_messages(prompt), as_messages(response)
-    if not all(isinstance(message, Mapping) for message in (*before, *after)):
+    prompt, response = as_messages(prompt), as_messages(response)
+    if not all(isinstance(message, Mapping) for message in (*prompt, *response)):
         raise ValueError("a prompt and a response must be text, or lists of messages with a role and a content each")
-    if before and before[-1].get("role") == "assistant":
+    if prompt and prompt[-1].get("role") == "assistant":
         raise ValueError(
             "the prompt ends with a turn of the assistant, which the response would continue; move its content "
             "into the response"
         )
-    return [*({**message, "train": False} for message in before), *after]
+    return [*({**message, "train": False} for message in prompt), *response]

@@ -65,7 +65,7 @@ class RenderedChat:
         end = 0
         for run in self.runs:
             end += run.length
-            leaf = _leaf(run)
+            leaf = _first_leaf(run)
             message = run.writer if run.writer is not None or leaf is None else leaf.message
             found.append(Origin(end, message, None if leaf is None else _path(leaf, isinstance(run.source, Dump))))
         return found
@@ -98,15 +98,15 @@ def render_chat(
 
 
 def _with_next_mark(turn: Turn, traced: TracedText, marks: Marks) -> Turn:
-    """Returns a turn that no special token ends with the special token that follows it, if one does."""
+    """Returns a turn; if no special token ends it, with the special token that follows it, if one does."""
     if not turn.is_open or not marks.special:
         return turn
     found = re.compile(rf"\s*({'|'.join(map(re.escape, marks.special))})").match(traced.text, turn.end)
     return replace(turn, end=found.end(), is_open=False) if found else turn
 
 
-def _leaf(run: Run) -> Leaf | None:
-    """Returns the leaf that a run comes from, or the first one of a value that was written as JSON; None if none."""
+def _first_leaf(run: Run) -> Leaf | None:
+    """Returns the leaf that a run comes from, or the first leaf of a value written as JSON; None if there is none."""
     if isinstance(run.source, Dump):
         return next(leaves_of(run.source.value), None)
     return run.source
@@ -121,6 +121,6 @@ def _path(leaf: Leaf, is_dump: bool) -> str:
     if is_dump and "arguments" in keys:
         keys = keys[: keys.index("arguments") + 1]
     elif is_dump and leaf.message is None:
-        keys = keys[:2]
+        keys = keys[:2]  # `tools`, and the number of the tool
     steps = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return steps.lstrip(".") if leaf.message is None else f"messages[{leaf.message}]{steps}"

@@ -86,6 +86,6 @@ def token_ranges(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int,
         while first > 0 and offsets[first - 1][1] > begin:
             first -= 1
         first = max(taken, first)
-        taken = max(first, bisect_left(offsets, (end,)))
+        taken = max(first, bisect_left(offsets, (end,)))  # (end,) comes before every (end, …)
         found.append((first, taken))
     return found

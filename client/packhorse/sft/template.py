@@ -21,6 +21,7 @@ from packhorse.sft.tracing.provenance import Run
 from packhorse.sft.tracing.trace import Trace
 
 _SPECIAL_TOKEN_NAMES = frozenset({"bos_token", "eos_token"})
+"""Variables of a template that only the tokenizer can fill in."""
 
 
 class TemplateRefusal(ValueError):  # noqa: N818 - it is the template that refuses
@@ -111,14 +112,16 @@ def compile_template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def _given(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], prompt: bool) -> dict[str, Any]:
+def _given(
+    messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], add_generation_prompt: bool
+) -> dict[str, Any]:
     """Returns all variables of a template, as transformers' `apply_chat_template` gives them."""
     return {
         "tools": None,
         "documents": None,
         **variables,
         "messages": messages,
-        "add_generation_prompt": prompt,
+        "add_generation_prompt": add_generation_prompt,
     }
 
 

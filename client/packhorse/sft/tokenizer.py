@@ -19,7 +19,9 @@ from packhorse.sft.tokenizer_settings import with_settings
 from packhorse.storage import read_text
 
 _CONFIG, _TEMPLATE, _MORE_TEMPLATES = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
+"""Names in a tokenizer's folder: its settings, its chat template, and the folder of further templates."""
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Keys of the settings that hold a special token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
     if isinstance(source, str | os.PathLike):
         return _load_path(Path(source))
     if hasattr(source, "encode_batch") and hasattr(source, "to_str"):
-        return _prepare(source, source.get_vocab_size(with_added_tokens=True))
+        return _prepared_copy(source, source.get_vocab_size(with_added_tokens=True))
     if hasattr(source, "apply_chat_template"):
         return _load_transformers(source)
     raise ValueError(
@@ -221,7 +223,7 @@ def _load_transformers(tokenizer: Any) -> ChatTokenizer:
         )
     templates = tokenizer.chat_template
     return replace(
-        _prepare(backend, len(tokenizer)),
+        _prepared_copy(backend, len(tokenizer)),
         special_tokens={
             name: str(token) for name, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)
         },
@@ -268,7 +270,7 @@ def _config_templates(templates: Any) -> dict[str, str] | None:
 
 
 @lru_cache(maxsize=4)
-def _prepare(model: Any, vocab_size: int) -> ChatTokenizer:
+def _prepared_copy(model: Any, vocab_size: int) -> ChatTokenizer:
     """Copies a user's model and makes it ready; `vocab_size` is for the cache, in case the model has grown since."""
     return _prepared(type(model).from_str(model.to_str()))
 
@@ -278,17 +280,16 @@ def _prepared(model: Any) -> ChatTokenizer:
     model.no_truncation()
     model.no_padding()
     model.encode_special_tokens = False
-    added = [bool(flag) for flag in model.encode("a").special_tokens_mask]
-    ids = model.encode("a").ids
-    first = added.index(False) if False in added else len(added)
-    last = len(added) - added[::-1].index(False) if False in added else len(added)
+    probe = model.encode("a")
+    of_text = [at for at, is_added in enumerate(probe.special_tokens_mask) if not is_added] or [len(probe.ids)]
+    opening, closing = probe.ids[: of_text[0]], probe.ids[of_text[-1] + 1 :]
     # This post-processor adds no token and keeps white space in offsets, so that the begin of a turn is exact.
     model.post_processor = require("tokenizers.processors", "sft").ByteLevel(trim_offsets=False)
     added_tokens = list(model.get_added_tokens_decoder().values())
     return ChatTokenizer(
         model=model,
-        opening=tuple(ids[:first]),
-        closing=tuple(ids[last:]),
+        opening=tuple(opening),
+        closing=tuple(closing),
         special_texts=tuple(token.content for token in added_tokens if token.special),
         added_texts=tuple(token.content for token in added_tokens),
         known=known_characters(model),

@@ -13,8 +13,6 @@ from packhorse.formats import require
 
 _GENERIC = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 """Classes that take a `tokenizer.json` as it is, even if the settings mention a blank."""
-
-
 _LLAMA = ("LlamaTokenizer", "LlamaTokenizerFast")
 """Classes for which transformers ignores the file's rules for blanks and uses SentencePiece's."""
 
@@ -42,15 +40,16 @@ def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[An
     for number, token in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])):
         facts = token if isinstance(token, Mapping) else {"content": token}
         text = facts["content"]
-        there = model.token_to_id(text)
-        if there is None:
+        known_id = model.token_to_id(text)
+        if known_id is None:
             flags = ("special", "normalized", "lstrip", "rstrip", "single_word")
             added = library.AddedToken(text, **{name: facts[name] for name in flags if name in facts})
-            (model.add_special_tokens if added.special else model.add_tokens)([added])
+            add = model.add_special_tokens if added.special else model.add_tokens
+            add([added])
             is_changed = True
         if model.token_to_id(text) != int(number):
             raise ValueError(
-                f"{path} gives {text!r} the id {number}, its tokenizer.json {there}; load the folder "
+                f"{path} gives {text!r} the id {number}, its tokenizer.json {known_id}; load the folder "
                 "with transformers and pass that tokenizer, or save it again from there"
             )
     return model, is_changed
@@ -66,8 +65,10 @@ def with_prefix_space(model: Any, wanted: bool) -> Any:
     for part in _parts(state.get("pre_tokenizer")):
         if part["type"] == "ByteLevel" and part["add_prefix_space"] != wanted:
             part["add_prefix_space"], is_changed = wanted, True
-        if part["type"] == "Metaspace" and (part["prepend_scheme"] == "never") == wanted:
-            part["prepend_scheme"], is_changed = "first" if wanted else "never", True
+        if part["type"] == "Metaspace":
+            puts_blank = part["prepend_scheme"] != "never"
+            if puts_blank != wanted:
+                part["prepend_scheme"], is_changed = "first" if wanted else "never", True
     blanks = [part for part in _parts(state.get("normalizer")) if part["type"] == "Prepend"]
     if blanks and not wanted:
         state["normalizer"], is_changed = _without(state["normalizer"], blanks), True

@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, islice
 from typing import Any
 
 from packhorse.sft.forms.plain_data import WORDS_MARK
@@ -88,6 +88,8 @@ class _Search:
         self._begins = ends[:-1]
         self._placed = list(zip(ends, traced.runs, strict=False))
         """(begin in the text, run) of every run, in the order of the text."""
+        self._is_followed = any(run.writer is not None for run in traced.runs)
+        """Whether the template's loop has an iteration about a message."""
 
     def marked(self) -> Iterator[Turn]:
         """Yields the template's generation blocks; adjacent blocks of one message are joined."""
@@ -103,15 +105,15 @@ class _Search:
                 last.end, last.message = begin + run.length, owner
             else:
                 blocks.append(_Block(begin, begin + run.length, owner))
-        is_some = len(self._chat.trained) != len(self._chat.own)
+        trains_all = len(self._chat.trained) == len(self._chat.own)
         for block in blocks:
-            if block.message is None and is_some:
+            if block.message is None and not trains_all:
                 raise ValueError(
                     "the template's {% generation %} blocks cannot be assigned to messages, and only some turns are to "
                     "be trained on; train on all turns, or leave marked messages out"
                 )
             number = -1 if block.message is None else block.message
-            yield self._turn(block.begin, block.end, number, not is_some or number in self._chat.trained)
+            yield self._turn(block.begin, block.end, number, trains_all or number in self._chat.trained)
 
     def is_traced(self) -> bool:
         """Returns whether the trace says for every word of the model's messages which message's iteration wrote it."""
@@ -129,8 +131,7 @@ class _Search:
                 if run.writer is None:
                     return False
                 elsewhere.add(owner)
-        is_followed = any(run.writer is not None for run in self._traced.runs)
-        return is_followed and not self._traced.trace.is_crossed and elsewhere <= wrote
+        return self._is_followed and not self._traced.trace.is_crossed and elsewhere <= wrote
 
     def written(self) -> Iterator[Turn]:
         """Yields what the iterations of the model's messages wrote, without headers."""
@@ -158,27 +159,28 @@ class _Search:
 
     def added(self) -> Iterator[Turn]:
         """Yields what each message of the model adds to the conversation before it."""
-        last = 0
-        is_followed = any(run.writer is not None for run in self._traced.runs)
+        last_end = 0
         for number in self._chat.own:
             begin = self._prefix(number, add_generation_prompt=True)
-            own = [at for at, run in self._placed if _message_of(run) == number and run.length]
-            if begin is None and (
-                is_followed or number == 0
-            ):  # as of a first message that the template puts into another turn
+            words = [at for at, run in self._placed if _message_of(run) == number and run.length]
+            # The template may put a first message into another turn; then nothing is before it.
+            if begin is None and (self._is_followed or number == 0):
                 raise _unclear(number, "no iteration of the loop over the messages is about it")
             if begin is None or begin == self._prefix(number, add_generation_prompt=False):
-                begin = own[0] if own else None
+                begin = words[0] if words else None
             end = self._prefix(number + 1, add_generation_prompt=False)
-            if begin is None or end is None or not last <= begin <= end:
+            if begin is None or end is None or not last_end <= begin <= end:
                 raise _unclear(number, "no loop over the messages writes it, and the text up to it is no prefix")
             for at, run in self._placed:
-                owner = _message_of(run)
-                is_inside, is_outside = at >= begin and at + run.length <= end, at >= end or at + run.length <= begin
-                if owner is not None and run.length and not (is_inside if owner == number else is_outside):
+                owner, run_end = _message_of(run), at + run.length
+                if owner is None or not run.length:
+                    continue
+                is_inside = begin <= at and run_end <= end
+                is_outside = run_end <= begin or end <= at
+                if not (is_inside if owner == number else is_outside):
                     raise _unclear(number, f"words of message {owner} stand where another's are expected")
-            last = self._without_glue(begin, end)
-            yield self._turn(begin, last, number, number in self._chat.trained)
+            last_end = self._without_glue(begin, end)
+            yield self._turn(begin, last_end, number, number in self._chat.trained)
 
     def _turn(self, begin: int, end: int, message: int, is_trained: bool) -> Turn:
         """Returns a turn; finds out whether it is open."""
@@ -187,7 +189,7 @@ class _Search:
         return Turn(begin, end, message, is_trained, not (is_closed and self._is_template(begin + len(closing) - 1)))
 
     def _with_closing(self, turn: Turn, end: int) -> Turn:
-        """Returns the last turn with what the template writes after its loop, up to and with a special token."""
+        """Returns the last turn with what the template writes after its loop, to the end of the first special token."""
         rest = self._text[end:]
         mark = re.search("|".join(map(re.escape, self._marks.special)), rest) if self._marks.special else None
         if not rest.strip() or not self._is_template(end):
@@ -210,8 +212,8 @@ class _Search:
         shared = len(prompt) if zone.startswith(prompt) else self._shared(zone, prompt)
         if not shared and zone:
             # The generation prompt writes no header. Then it is what a turn with any other content would begin with.
-            said = with_other_words(self._chat.messages[number], WORDS_MARK)
-            other = self._rendered([*self._chat.messages[:number], said, *self._chat.messages[number + 1 :]])
+            message = with_other_words(self._chat.messages[number], WORDS_MARK)
+            other = self._rendered([*self._chat.messages[:number], message, *self._chat.messages[number + 1 :]])
             if other is None or not other.startswith(self._text[:begin]):
                 return 0
             shared = self._shared(zone, other[begin:].partition(WORDS_MARK)[0])
@@ -221,22 +223,26 @@ class _Search:
     def _prompt(self, number: int, begin: int) -> str:
         """Returns the generation prompt after the messages before a message; "" if it cannot be found."""
         before = self._chat.messages[:number]
-        asked = self._rendered(before, add_generation_prompt=True)
-        if asked is None:  # e.g. because there is no message before: take the prompt after any question
+        prompted = self._rendered(before, add_generation_prompt=True)
+        if prompted is None:  # e.g. because there is no message before: take the prompt after any question
             before = [{"role": "user", "content": WORDS_MARK}]
-            asked = self._rendered(before, add_generation_prompt=True)
-        elif asked.startswith(self._text[:begin]):
-            return asked[begin:]
+            prompted = self._rendered(before, add_generation_prompt=True)
+        elif prompted.startswith(self._text[:begin]):
+            return prompted[begin:]
         plain = self._rendered(before)
-        if asked is not None and plain is not None and asked.startswith(plain):
-            return asked[len(plain) :]
+        if prompted is not None and plain is not None and prompted.startswith(plain):
+            return prompted[len(plain) :]
         return ""
 
     def _shared(self, one: str, other: str) -> int:
-        """Returns the length of what both texts begin with, in whole units: marks, words, other characters."""
+        """Returns the length of the common beginning of two texts, in whole units: marks, words, other characters."""
         pattern = _units(self._marks.added)
-        pairs = zip(pattern.findall(one), pattern.findall(other), strict=False)
-        return sum(len(unit) for unit, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        length = 0
+        for unit, other_unit in zip(pattern.findall(one), pattern.findall(other), strict=False):
+            if unit != other_unit:
+                break
+            length += len(unit)
+        return length
 
     def _prefix(self, count: int, *, add_generation_prompt: bool) -> int | None:
         """Returns the length of the first `count` messages, rendered; None if the text does not begin with that."""

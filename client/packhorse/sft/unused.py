@@ -6,12 +6,12 @@ Owns finding the texts of a row that did not come out, and naming their fields. 
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from packhorse.sft.forms.plain_data import WORDS_MARK
 from packhorse.sft.messages import REASONING, Conversation
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
-from packhorse.sft.tracing.provenance import Dump, Leaf, leaves_of
+from packhorse.sft.tracing.provenance import Leaf
 
 _WIRING = ("id", "type", "tool_call_id", "index", "call_id")
 """Keys of a message, call or part that connect parts of a row, and say nothing to a model."""
@@ -21,10 +21,11 @@ _SCHEMA = ("type", "required", "enum")
 
 def shown_of(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText) -> "Shown":
     """Returns which leaves of a row came out in its text; the result is kept with the trace, for the next call."""
-    if traced.trace.shown is None or traced.trace.shown[0] is not traced:
-        traced.trace.shown = (traced, Shown(template, chat, variables, traced))
-    shown: Shown = traced.trace.shown[1]
-    return shown
+    of_text, shown = traced.trace.shown
+    if of_text is not traced:
+        shown = Shown(template, chat, variables, traced)
+        traced.trace.shown = (traced, shown)
+    return cast(Shown, shown)
 
 
 class Shown:
@@ -44,12 +45,14 @@ class Shown:
             source = run.source
             if isinstance(source, Leaf) and run.at >= 0:
                 self._ranges.setdefault(id(source), []).append((run.at, run.at + run.length))
+            elif isinstance(source, Leaf):
+                self._whole.add(id(source))
             elif source is not None:
-                for leaf in leaves_of(source.value) if isinstance(source, Dump) else (source,):
+                for leaf in source.leaves():
                     self._whole.add(id(leaf))
-                    if isinstance(source, Dump):
-                        self.as_python |= {id(leaf)} if source.is_python else set()
-                        self.has_text_as_json |= leaf.path[-1] == "arguments" and leaf.message is not None
+                    if source.is_python:
+                        self.as_python.add(id(leaf))
+                    self.has_text_as_json |= leaf.path[-1] == "arguments" and leaf.message is not None
 
     def has(self, leaf: Leaf) -> bool:
         """Returns whether some of a leaf's text came out, or the text depends on it, or it is empty."""
@@ -113,16 +116,14 @@ def unused_fields(
     shown = shown_of(template, chat, variables, traced)
     silent = _silent_messages(chat, traced, shown)
     found: dict[str, int] = {}
-    tools_shown = False
-    for leaf in traced.trace.leaves:
-        if leaf.message is None:
-            tools_shown |= bool(leaf.text.strip()) and shown.has(leaf)
+    of_tools = [leaf for leaf in traced.trace.leaves if leaf.message is None and leaf.text.strip()]
+    shows_tools = any(shown.has(leaf) for leaf in of_tools)
     for number in sorted(silent):
         _count(found, f"messages of role {chat.messages[number]['role']}")
     for leaf in _distinct(traced.trace.leaves):
         if leaf.message is None:
             if leaf.path[-1] not in _SCHEMA and not isinstance(leaf.path[-1], int) and not shown.has(leaf):
-                _count(found, _name(leaf) if tools_shown else "tools")
+                _count(found, _name(leaf) if shows_tools else "tools")
         elif leaf.message in silent or _is_wiring(leaf):
             continue
         elif not shown.has(leaf):
@@ -138,7 +139,7 @@ def unused_fields(
 
 
 def _silent_messages(chat: Conversation, traced: TracedText, shown: Shown) -> set[int]:
-    """Returns the messages that hold a text, and of which nothing came out."""
+    """Returns the numbers of the messages that hold a text of which nothing came out."""
     wrote = {run.writer for run in traced.runs if run.length}
     texts: dict[int, list[Leaf]] = {}
     for leaf in traced.trace.leaves:
@@ -161,8 +162,8 @@ def _without_values(messages: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str
             if key not in ("role", "content", "tool_calls") and not has_text(value) and value not in (None, "", [], {}):
                 rest = {name: other for name, other in message.items() if name != key}
                 yield f"messages.{key}", [*messages[:number], rest, *messages[number + 1 :]]
-        parts = message.get("content")
-        parts = parts if isinstance(parts, list) else []
+        content = message.get("content")
+        parts = content if isinstance(content, list) else []
         for at, part in enumerate(parts):
             if not any(isinstance(part.get(name), str) for name in part if name not in _WIRING):
                 rest = {**message, "content": [other for place, other in enumerate(parts) if place != at]}
@@ -185,8 +186,10 @@ def _is_wiring(leaf: Leaf) -> bool:
     """Returns whether a leaf only connects parts of a row, or says who speaks."""
     if leaf.message is None:
         return False
-    if leaf.path == ("role",) or "arguments" in leaf.path:
-        return leaf.path == ("role",)
+    if leaf.path == ("role",):
+        return True
+    if "arguments" in leaf.path:
+        return False
     is_near = len(leaf.path) == 1 or leaf.path[0] in ("tool_calls", "content")
     return leaf.path[-1] == "type" or (leaf.path[-1] in _WIRING and is_near)
 

@@ -1,6 +1,7 @@
-"""A value as JSON's types only, and the words by which messages name a type or a fault of JSON.
+"""A value as JSON's types only, and the words by which errors name a type or a fault of JSON.
 
-Owns copying values that a template may not touch. Leaves which values a message holds to `sft.messages`.
+Owns copying values that a template may not touch, and the mark that no text may hold. Leaves which values a message
+holds to `sft.messages`.
 """
 
 import json
@@ -21,14 +22,14 @@ _NAMES: dict[type, str] = {
     Mapping: "an object",
     type(None): "null",
 }
-"""JSON's types → their names in messages; bool is before int, because a Python bool is an int."""
+"""JSON's types → their names in errors; bool is before int, because a Python bool is an int."""
 
 
 def plain_data(value: Any, where: str) -> Any:
     """Copies a value as JSON's types, so that a template gets no object with methods of its own.
 
     Raises:
-        ValueError: the value contains another type, or text that has no UTF-8 form; the message begins with `where`.
+        ValueError: the value contains another type, or text that has no UTF-8 form; the error begins with `where`.
     """
     if isinstance(value, str):
         text = str.__str__(value)
@@ -51,7 +52,7 @@ def plain_data(value: Any, where: str) -> Any:
 
 
 def called(value: Any) -> str:
-    """Returns the name of a value's type for messages.
+    """Returns the name of a value's type, for errors.
 
     Example:
         >>> called([]), called(5)

@@ -28,8 +28,10 @@ _ROLES = {
     "developer": "developer",
 }
 """Speaker in ShareGPT's form → role."""
-_SPEAKER, _WORDS, CALL_NAMES = "from", "value", ("tool_call", "function_call")
-"""ShareGPT's keys of the speaker and of the words, and the speakers, or keys of a message, that are calls."""
+_SPEAKER, _WORDS = "from", "value"
+"""ShareGPT's keys of the speaker and of the words."""
+CALL_NAMES = ("tool_call", "function_call")
+"""Speakers whose messages are calls; other data has these names as keys of a message."""
 
 
 def as_messages(conversation: Any) -> Any:
@@ -56,9 +58,9 @@ def as_messages(conversation: Any) -> Any:
         return conversation
     found: list[Any] = []
     for number, message in enumerate(conversation):
-        speaker, words = (_SPEAKER, _WORDS) if _is_sharegpt(message) else ("role", "content")
-        name = message.get(speaker)
-        if name not in CALL_NAMES and speaker == "role":
+        speaker_key, words_key = (_SPEAKER, _WORDS) if _is_sharegpt(message) else ("role", "content")
+        name = message.get(speaker_key)
+        if name not in CALL_NAMES and speaker_key == "role":
             found.append(message)
             continue
         role = _ROLES.get(name)
@@ -66,12 +68,12 @@ def as_messages(conversation: Any) -> Any:
             raise ValueError(
                 f"message {number} is from {name!r}; in ShareGPT's form it is from one of {', '.join(_ROLES)}"
             )
-        rest = {key: value for key, value in message.items() if key not in (speaker, words)}
+        rest = {key: value for key, value in message.items() if key not in (speaker_key, words_key)}
         if name not in CALL_NAMES:
-            found.append({"role": role, "content": message[words], **rest})
+            found.append({"role": role, "content": message[words_key], **rest})
             continue
-        calls = calls_of(number, name, message.get(words))
-        if found and number and conversation[number - 1].get(speaker) in CALL_NAMES:
+        calls = calls_of(number, name, message.get(words_key))
+        if number and conversation[number - 1].get(speaker_key) in CALL_NAMES:
             found[-1] = {**found[-1], **rest, "tool_calls": [*found[-1]["tool_calls"], *calls]}
         else:
             found.append({"role": role, "content": "", "tool_calls": calls, **rest})

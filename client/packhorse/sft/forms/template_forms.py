@@ -37,7 +37,7 @@ def _with_tool_roles(messages: Messages, is_refused: bool) -> Messages | None:
 def _with_functions(messages: Messages, is_refused: bool) -> Messages | None:
     """Returns messages with calls in OpenAI's form: `{"type": "function", "function": {"name": …, "arguments": …}}`."""
 
-    def convert(call: dict[str, Any]) -> dict[str, Any]:
+    def convert(number: int, call: dict[str, Any]) -> dict[str, Any]:
         """Moves a call's name and arguments into `function`; other keys stay beside it."""
         if "function" in call:
             return call
@@ -96,26 +96,20 @@ it returns None if it would change nothing.
 """
 
 
-def _with_calls(messages: Messages, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> Messages | None:
-    """Returns messages with every call converted; None if nothing changes."""
+def _with_calls(messages: Messages, convert: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Messages | None:
+    """Returns messages with every call converted; None if nothing changes. `convert` gets the message's number too."""
     changed = [
-        {**message, "tool_calls": [convert(call) for call in message["tool_calls"]]}
+        {**message, "tool_calls": [convert(number, call) for call in message["tool_calls"]]}
         if message.get("tool_calls")
         else message
-        for message in messages
+        for number, message in enumerate(messages)
     ]
     return None if changed == messages else changed
 
 
 def _with_arguments(messages: Messages, convert: Callable[[int, Any], Any]) -> Messages | None:
     """Returns messages with the arguments of every call converted; None if nothing changes."""
-    changed = [
-        {**message, "tool_calls": [_other_arguments(number, call, convert) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else message
-        for number, message in enumerate(messages)
-    ]
-    return None if changed == messages else changed
+    return _with_calls(messages, lambda number, call: _other_arguments(number, call, convert))
 
 
 def _other_arguments(number: int, call: dict[str, Any], convert: Callable[[int, Any], Any]) -> dict[str, Any]:

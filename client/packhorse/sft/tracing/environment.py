@@ -78,6 +78,7 @@ def _equipped(
 
 
 _NOW = datetime.now()
+"""When this module was imported."""
 
 
 class _Generation(jinja2.ext.Extension):
@@ -177,12 +178,12 @@ def _about(names: Sequence[str], body: Sequence[jinja2.nodes.Node]) -> list[jinj
     """
     nodes = jinja2.nodes
     whole = nodes.Template(list(body))
-    own = {name.name for name in whole.find_all(nodes.Name) if name.ctx == "store"}
+    assigned = {name.name for name in whole.find_all(nodes.Name) if name.ctx == "store"}
     lists: dict[str, nodes.Expr] = {}
     for item in whole.find_all(nodes.Getitem):
         held = item.node
         owner = held.node if isinstance(held, nodes.Getattr) else held
-        if not isinstance(owner, nodes.Name) or owner.name in own or not isinstance(item.arg, nodes.Name):
+        if not isinstance(owner, nodes.Name) or owner.name in assigned or not isinstance(item.arg, nodes.Name):
             continue
         if item.arg.name in names:
             is_there = nodes.Test(nodes.Name(owner.name, "load"), "defined", [], [], None, None)
@@ -257,7 +258,7 @@ def _traced_join(context: Any, value: Any, d: str = "", attribute: str | int | N
 def _traced_json(context: jinja2.runtime.Context, value: Any, *args: Any, **options: Any) -> str:
     """Returns a value as JSON whose origin is the whole value."""
     text = _tojson(value, *args, **options)
-    return Traced(text, (Run(len(text), Dump(value), -1, None, False),), _trace_of(context))
+    return Traced(text, (Run(len(text), Dump(value)),), _trace_of(context))
 
 
 def _tojson(

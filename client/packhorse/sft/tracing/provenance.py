@@ -12,6 +12,9 @@ template's own words.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, SupportsIndex, cast
 
+_UNKNOWN = -1
+"""`Run.at` of characters whose place in a leaf is lost."""
+
 
 class Leaf(NamedTuple):
     """One text in a row, such as a content or a function's name."""
@@ -45,11 +48,11 @@ class Run(NamedTuple):
     """Number of characters."""
     source: Leaf | Dump | None
     """The text or value of the row from which they come; None for the template's own words."""
-    at: int
+    at: int = _UNKNOWN
     """Where they begin in the leaf; -1 if that is not known."""
-    writer: int | None
+    writer: int | None = None
     """Number of the message whose iteration of the template's loop wrote them; None if no iteration was running."""
-    is_generated: bool
+    is_generated: bool = False
     """Whether they are in a `{% generation %}` block."""
 
 
@@ -72,7 +75,7 @@ def leaves_of(value: Any) -> Iterator[Leaf]:
 
 
 class Collector(Protocol):
-    """The record of a rendering, which is a `Trace`, as far as texts need it."""
+    """What texts need of the record of a rendering, which is a `Trace`."""
 
     def collect(self, piece: str, runs: list[Run]) -> None:
         """Adds the runs of a text to those of a longer text."""
@@ -194,7 +197,7 @@ class Traced(str):
         """Returns this text with changed letters; if its length changes (as of "ß"), positions in leaves are lost."""
         if len(text) == len(self):
             return Traced(text, self._runs, self._trace)
-        return Traced(text, (Run(len(text), Dump(self), -1, None, False),), self._trace)
+        return Traced(text, (Run(len(text), Dump(self)),), self._trace)
 
     def _found(self, parts: Sequence[str], sep: str | None) -> list[str]:
         """Returns parts of this text, one after the other with `sep` between them, as traced text.
@@ -216,12 +219,12 @@ class Traced(str):
         text = str.__getitem__(self, slice(begin, end))
         runs: list[Run] = []
         at = 0
-        for run in self._runs:
-            first, last = max(begin - at, 0), min(end - at, run[0])
+        for length, source, place, writer, is_generated in self._runs:
+            first, last = max(begin - at, 0), min(end - at, length)
             if first < last:
-                place = run[2] + first if run[2] >= 0 else -1
-                runs.append(Run(last - first, run[1], place, run[3], run[4]))
-            at += run[0]
+                new_place = _UNKNOWN if place == _UNKNOWN else place + first
+                runs.append(Run(last - first, source, new_place, writer, is_generated))
+            at += length
         return Traced(text, tuple(runs), self._trace)
 
 
@@ -250,7 +253,7 @@ def written(value: Any) -> Any:
     if not isinstance(value, list | dict):
         return value
     text = repr(value)
-    return Traced(text, (Run(len(text), Dump(value, True), -1, None, False),))
+    return Traced(text, (Run(len(text), Dump(value, is_python=True)),))
 
 
 def joined_with(sep: str, parts: Iterable[Any]) -> str:

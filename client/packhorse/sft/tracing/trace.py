@@ -45,7 +45,7 @@ class Trace:
         """Number of the message whose iteration is running; None if none is."""
         self.is_crossed = False
         """Whether one iteration wrote text that was made by the iteration of another message, which is the model's."""
-        self.shown: tuple[Any, Any] | None = None
+        self.shown: tuple[Any, Any] = (None, None)
         """Cache of `sft.unused`: (the traced text, which leaves came out in it)."""
         self._own = frozenset(own)
         self._position = {id(message): number for number, message in enumerate(self.messages)}
@@ -87,7 +87,7 @@ class Trace:
         writer = self.writer
         if type(piece) is not Traced or not piece._runs:
             if piece:
-                runs.append(Run(len(piece), None, -1, writer, False))
+                runs.append(Run(len(piece), None, writer=writer))
             return
         for run in piece._runs:
             if writer is not None and run.writer != writer:
@@ -110,7 +110,9 @@ class Trace:
         """
         found: int | None = None
         for number in self._stack:
-            if number is not None and (found is None or found in self._own or number not in self._own):
+            if number is None:
+                continue
+            if found is None or found in self._own or number not in self._own:
                 found = number
         self.writer = found
 
@@ -121,9 +123,9 @@ class Trace:
         among them.
         """
         indexes = [value for value in values if type(value) is int]
-        for value in values:
-            if isinstance(value, list) and indexes:
-                values = [*values, *(value[at] for at in indexes if -len(value) <= at < len(value))]
+        lists = [value for value in values if isinstance(value, list)]
+        items = [value[at] for value in lists for at in indexes if -len(value) <= at < len(value)]
+        values = [*values, *items]
         for value in values:
             number = self._position.get(id(value))
             if number is not None:
@@ -145,19 +147,18 @@ class Trace:
         return copy
 
     def _traced(self, value: Any, message: int | None, path: tuple[str | int, ...]) -> Any:
-        """Copies a value with its texts as leaves; of keys, only those within a call's arguments."""
+        """Copies a value with its texts as leaves; keys are leaves too if they are within a call's arguments."""
         if isinstance(value, str):
             leaf = Leaf(message, path, value)
             self.leaves.append(leaf)
-            return Traced(value, (Run(len(value), leaf, 0, None, False),), self) if value else value
+            return Traced(value, (Run(len(value), leaf, 0),), self) if value else value
         if isinstance(value, dict):
             is_arguments = "arguments" in path
-            return {
-                self._traced(key, message, (*path, key)) if is_arguments else key: self._traced(
-                    item, message, (*path, key)
-                )
-                for key, item in value.items()
-            }
+            copy = {}
+            for key, item in value.items():
+                traced_key = self._traced(key, message, (*path, key)) if is_arguments else key
+                copy[traced_key] = self._traced(item, message, (*path, key))
+            return copy
         if isinstance(value, list):
             return [self._traced(item, message, (*path, number)) for number, item in enumerate(value)]
         return value
