@@ -25,11 +25,10 @@ from packhorse.types import StreamHeader
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FILE_FORMATS", "export_epoch"]
-
 FILE_FORMATS = ("jsonl", "parquet", "xtuner")
 """The forms that `export_epoch` writes."""
 _XTUNER_FILES = ("samples.npy", "boundaries.npy", "order.npy", "paths.json")
+"""Files of the form xtuner; `_write_xtuner` says what they hold."""
 _PATH, _ID, _FIRST_TOKEN, _END_TOKEN, _NUM_COLUMNS = 0, 1, 4, 5, 6
 """Columns of xtuner's `samples.npy` that are filled in, and how many there are."""
 
@@ -154,57 +153,57 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
         "rows": pa.uint16(),
     }
     of_lists = [(name, pa.list_(kind)) for name, kind in lists.items()]
-    kinds = {"tokens": pa.uint32(), "loss_mask": pa.bool_()} if with_tokens else {}
-    nested = [(name, pa.list_(pa.list_(kind))) for name, kind in kinds.items()]
+    nested_kinds = {"tokens": pa.uint32(), "loss_mask": pa.bool_()} if with_tokens else {}
+    nested = [(name, pa.list_(pa.list_(kind))) for name, kind in nested_kinds.items()]
     schema = pa.schema([("position", pa.int64()), *of_lists, ("component", pa.string()), *nested])
     num_bins = 0
     with pq.ParquetWriter(file, schema) as writer:
         for block in blocks:
-            values = {
-                "ids": block.ids,
-                "lengths": block.lengths,
-                "first_tokens": block.first_tokens,
-                "groups": block.group_ids,
-                "rows": block.rows,
-            }
-            ends = np.concatenate(([0], block.bin_ends)).astype(np.int32)
-            columns = {
-                name: pa.nulls(len(block), pa.list_(kind))
-                if values[name] is None
-                else pa.ListArray.from_arrays(pa.array(ends), pa.array(values[name], kind))
-                for name, kind in lists.items()
-            }
-            if block.group_ids is not None:  # null for bins without groups, as if their block had none
-                groups = pa.array(block.group_ids, pa.int64(), mask=block.group_ids < 0)
-                grouped = np.concatenate(([0], np.cumsum(block.group_ids >= 0)))
-                has_none = grouped[ends[1:]] == grouped[ends[:-1]]
-                columns["groups"] = pa.ListArray.from_arrays(pa.array(ends), groups, mask=pa.array(has_none))
+            bounds = np.concatenate(([0], block.bin_ends)).astype(np.int32)
+            columns = [_lists_of_bins(block, name, bounds, kind) for name, kind in lists.items()]
             names = component_names(block, header) or [None] * len(block)
-            arrays = [pa.array(block.positions), *columns.values(), pa.array(names, pa.string())]
+            arrays = [pa.array(block.positions), *columns, pa.array(names, pa.string())]
             if with_tokens:
                 arrays += [
-                    _lists_of_sequences(None if sent is None else sent.by_entry(), ends, kind)
-                    for sent, kind in zip((block.tokens, block.loss_mask), kinds.values(), strict=True)
+                    _lists_of_sequences(None if sent is None else sent.by_entry(), bounds, kind)
+                    for sent, kind in zip((block.tokens, block.loss_mask), nested_kinds.values(), strict=True)
                 ]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
             num_bins += len(block)
     return num_bins
 
 
+def _lists_of_bins(block: BinBlock, name: str, bounds: NDArray[np.int32], kind: "pa.DataType") -> "pa.Array":
+    """Returns a column with a list for each bin of a block, with a value for each sequence; nulls if it has none.
+
+    The column "groups" also has null for a sequence without a group, and for a bin without groups.
+    """
+    import pyarrow as pa
+
+    values = block.group_ids if name == "groups" else getattr(block, name)
+    if values is None:
+        return pa.nulls(len(block), pa.list_(kind))
+    if name != "groups":
+        return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values, kind))
+    num_grouped = np.concatenate(([0], np.cumsum(values >= 0)))[bounds]
+    is_null = pa.array(np.diff(num_grouped) == 0)
+    return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values, kind, mask=values < 0), mask=is_null)
+
+
 def _lists_of_sequences(
-    sequences: list[NDArray[Any]] | None, bin_ends: NDArray[np.int32], kind: "pa.DataType"
+    sequences: list[NDArray[Any]] | None, bounds: NDArray[np.int32], kind: "pa.DataType"
 ) -> "pa.Array":
     """Returns an Arrow array with a list for each bin, which has a list of values for each sequence; or nulls.
 
-    It holds nulls if `sequences` is None, as without a loss mask. `bin_ends` are bounds, from 0: int32 [bins + 1].
+    It holds nulls if `sequences` is None, as without a loss mask. `bounds` are those of the bins: int32 [bins + 1].
     """
     import pyarrow as pa
 
     if sequences is None:
-        return pa.nulls(len(bin_ends) - 1, pa.list_(pa.list_(kind)))
+        return pa.nulls(len(bounds) - 1, pa.list_(pa.list_(kind)))
     ends = np.cumsum([0, *map(len, sequences)], dtype=np.int32)
     values = pa.array(np.concatenate([np.empty(0, np.uint32), *sequences]), kind)
-    return pa.ListArray.from_arrays(pa.array(bin_ends), pa.ListArray.from_arrays(pa.array(ends), values))
+    return pa.ListArray.from_arrays(pa.array(bounds), pa.ListArray.from_arrays(pa.array(ends), values))
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
@@ -222,15 +221,15 @@ def _write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: 
     end token. `boundaries.npy` has the bins' bounds in samples, `order.npy` the bins in their order, `paths.json` the
     paths.
     """
-    samples, boundaries, order, names = files
-    for file, width in ((samples, (_NUM_COLUMNS,)), (boundaries, ()), (order, ())):
-        _write_header(file, (0, *width))
+    samples, boundaries, order, path_list = files
+    for file, shape in ((samples, (0, _NUM_COLUMNS)), (boundaries, (0,)), (order, (0,))):
+        _write_header(file, shape)
     boundaries.write(np.zeros(1, "<i8").tobytes())
     num_bins = num_samples = 0
     for block in blocks:
-        of_sequences = block.component_of_sequences()
+        component_ids = block.component_of_sequences()
         rows = np.full((len(block.ids), _NUM_COLUMNS), -1, dtype="<i8")
-        rows[:, _PATH] = 0 if of_sequences is None else of_sequences
+        rows[:, _PATH] = 0 if component_ids is None else component_ids
         rows[:, _ID] = block.ids
         rows[:, _FIRST_TOKEN] = 0 if block.first_tokens is None else block.first_tokens
         rows[:, _END_TOKEN] = rows[:, _FIRST_TOKEN] + block.lengths
@@ -240,12 +239,9 @@ def _write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: 
         num_bins += len(block)
         num_samples += len(rows)
     # The headers again, now that the numbers of rows are known.
-    for file, shape in (
-        (samples, (num_samples, _NUM_COLUMNS)),
-        (boundaries, (num_bins + 1,)),
-        (order, (num_bins,)),
-    ):
+    shapes = (num_samples, _NUM_COLUMNS), (num_bins + 1,), (num_bins,)
+    for file, shape in zip((samples, boundaries, order), shapes, strict=True):
         file.seek(0)
         _write_header(file, shape)
-    names.write(json.dumps(list(paths)).encode())
+    path_list.write(json.dumps(list(paths)).encode())
     return num_bins

@@ -193,7 +193,7 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
             for stream in answer.streams
         ),
         waiting_in_lanes={lane.name: lane.num_waiting for lane in answer.lanes},
-        sent={each.name: (each.num_bins, each.num_sequences, each.num_tokens) for each in answer.datasets},
+        sent={sent.name: (sent.num_bins, sent.num_sequences, sent.num_tokens) for sent in answer.datasets},
         **{
             field.name: getattr(answer.process_activity, field.name)
             for field in answer.process_activity.DESCRIPTOR.fields

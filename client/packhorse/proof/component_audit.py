@@ -35,7 +35,7 @@ class ComponentReport:
     tokens: int = 0
     """Tokens of the streamed sequences, with repeats."""
     times: dict[int, int] = field(default_factory=dict)
-    """Number of times t, at least 1 → number of sequences that came t times."""
+    """t → number of sequences that came t times, for each t from 1."""
     bins_left_out: int = 0
     """Its bins that no trainer got, because their positions were skipped, or are outside of the audited range."""
     sequences_left_out: int = 0
@@ -110,24 +110,25 @@ class MixtureTally:
         self._left_out: list[list[NDArray[np.void]]] = [[] for _ in components]
 
     def add(
-        self, block: BinBlock, entries: NDArray[np.void], own: NDArray[np.bool_], *, is_left_out: bool = False
+        self, block: BinBlock, entries: NDArray[np.void], is_counted: NDArray[np.bool_], *, is_left_out: bool = False
     ) -> None:
         """Counts a block.
 
         Args:
             block: a block of a stream of the mixture, with S sequences.
-            entries: (id, first token) of those n sequences that are not repeated to fill the last step: [n].
-            own: whether each sequence of the block is one of these n: bool [S].
+            entries: (id, first token) of the n sequences that count: [n].
+            is_counted: whether each sequence counts, or is repeated to fill the last step: bool [S], of which n True.
             is_left_out: whether no trainer got the block.
         """
         if block.component_ids is None:
             return
-        of_sequences = block.component_ids.repeat(np.diff(block.bin_ends, prepend=0))[own]
-        lengths = block.lengths[own]
-        redactions = None if block.redactions is None else block.redactions[own]
+        component_ids = block.component_ids.repeat(np.diff(block.bin_ends, prepend=0))[is_counted]
+        lengths = block.lengths[is_counted]
+        redactions = None if block.redactions is None else block.redactions[is_counted]
+        # An empty bin has component -1, which + 1 counts first and [1:] leaves out.
         bins = np.bincount(block.component_ids[block.positions >= 0] + 1, minlength=len(self._reports) + 1)[1:]
         for number, report in enumerate(self._reports):
-            ours = of_sequences == number
+            ours = component_ids == number
             if is_left_out:
                 report.bins_left_out += int(bins[number])
                 report.sequences_left_out += int(ours.sum())
@@ -150,7 +151,7 @@ class MixtureTally:
 
 
 def _times(entries: list[NDArray[np.void]]) -> dict[int, int]:
-    """Returns number of times t → number of entries that came t times."""
+    """Returns t → number of entries that came t times, for each t from 1."""
     if not entries:
         return {}
     _, times = np.unique(np.concatenate(entries), return_counts=True)

@@ -49,7 +49,7 @@ class Finding:
     """The result of one step.
 
     Example:
-        >>> Finding("tcp", "nobody listens there", is_good=False).is_good
+        >>> Finding("TCP", "nobody listens there", is_good=False).is_good
         False
     """
 

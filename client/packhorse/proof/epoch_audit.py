@@ -99,27 +99,28 @@ class AuditReport:
             self.problems.append(
                 f"the bin at position {block.positions[overfull]} holds {tokens[overfull]} tokens, over {max_seq_len}"
             )
-        own = np.repeat((block.positions >= 0) | (not repeats), sizes)
-        ids = block.ids[own]
-        first_tokens = None if block.first_tokens is None else block.first_tokens[own]
-        self.repeated += int((~own).sum())
+        counts_bin = (block.positions >= 0) | (not repeats)
+        is_counted = np.repeat(counts_bin, sizes)
+        ids = block.ids[is_counted]
+        first_tokens = None if block.first_tokens is None else block.first_tokens[is_counted]
+        self.repeated += int((~is_counted).sum())
         self.sequences += len(ids)
-        self.tokens += int(block.lengths[own].sum(dtype=np.int64))
+        self.tokens += int(block.lengths[is_counted].sum(dtype=np.int64))
         self.bins += int((sizes > 0).sum())
         self.empty_bins += int((sizes == 0).sum())
         if left_out_by:
             before = self.left_out.get(left_out_by, LeftOut(0, 0))
-            num_bins = int(((block.positions >= 0) | (not repeats)).sum())
+            num_bins = int(counts_bin.sum())
             self.left_out[left_out_by] = LeftOut(before.bins + num_bins, before.sequences + len(ids))
         else:
-            masked, replaced = num_redacted(None if block.redactions is None else block.redactions[own])
+            masked, replaced = num_redacted(None if block.redactions is None else block.redactions[is_counted])
             self.masked += masked
             self.replaced += replaced
-        a, b = ids_sum(ids, first_tokens)
-        self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
+        (sum_before, other_before), (of_block, other_of_block) = self.sums, ids_sum(ids, first_tokens)
+        self.sums = ((sum_before + of_block) % 2**64, (other_before + other_of_block) % 2**64)
         entries = _entries(ids, first_tokens)
         if tally is not None:
-            tally.add(block, entries, own, is_left_out=bool(left_out_by))
+            tally.add(block, entries, is_counted, is_left_out=bool(left_out_by))
         return entries
 
 
@@ -207,7 +208,7 @@ class EpochOfStreams:
             return report
         if tally is not None:
             report.components = tally.reports()
-            report.problems += [problem for each in report.components for problem in each.problems()]
+            report.problems += [problem for component in report.components for problem in component.problems()]
             return report
         expected = (self.dataset.num_sequences, self.dataset.total_tokens, self.dataset.ids_sum)
         if (report.sequences, report.tokens, report.sums) != expected:
@@ -277,12 +278,12 @@ class EpochOfStreams:
 
     def _left_out_blocks(self, header: StreamHeader) -> Iterator[tuple[BinBlock, str]]:
         """Yields the bins that are in no stream, and the option because of which they are in none."""
-        taken = header.skipped.minus(self.skip)
+        taken = header.skipped.minus(self.skip)  # by the takedown
         for option, positions, skip in (
             ("start_position", [range(self.topology.start_position)], self.skip),
             ('remainder="drop"', [range(header.num_bins - header.num_bins_dropped, header.num_bins)], self.skip),
-            ("skip", [range(*each) for each in self.skip.within(self.dataset.num_bins).ranges], None),
-            (f"{self.dataset.name}.takedown.toml", [range(*each) for each in taken.ranges], None),
+            ("skip", [range(*bounds) for bounds in self.skip.within(self.dataset.num_bins).ranges], None),
+            (f"{self.dataset.name}.takedown.toml", [range(*bounds) for bounds in taken.ranges], None),
         ):
             for block in self._bins_at(positions, skip):
                 yield block, option

@@ -87,22 +87,22 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
     coordinates = load.coordinates
     num_processes = min(num_processes, len(coordinates))
     barrier = spawning.Barrier(num_processes)
-    pipes, processes = [], []
+    answers, processes = [], []
     for number in range(num_processes):
-        ours, theirs = spawning.Pipe(duplex=False)
+        receiver, sender = spawning.Pipe(duplex=False)
         process = spawning.Process(
-            target=_read_part, args=(load, coordinates[number::num_processes], barrier, theirs), daemon=True
+            target=_read_part, args=(load, coordinates[number::num_processes], barrier, sender), daemon=True
         )
         process.start()
-        theirs.close()
-        pipes.append(ours)
+        sender.close()
+        answers.append(receiver)
         processes.append(process)
-    measured: list[Measured] = []
+    measurements: list[Measured] = []
     processor_seconds = 0.0
     try:
-        for pipe in pipes:
-            part, seconds = pipe.recv()
-            measured += part
+        for answer in answers:
+            part, seconds = answer.recv()
+            measurements += part
             processor_seconds += seconds
     except EOFError:
         raise RuntimeError("a process of the bench ended without an answer; its error is above") from None
@@ -110,26 +110,26 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
         for process in processes:
             process.terminate()
             process.join()
-    return measured, processor_seconds
+    return measurements, processor_seconds
 
 
 def _read_part(load: Load, coordinates: Sequence[tuple[int, int]], barrier: Barrier, answer: Connection) -> None:
-    """Reads some of the streams, each in a thread, and sends (measurements, processor time) to `answer`.
+    """Reads some of the streams, each in a thread, and sends (measurements, processor time in seconds) to `answer`.
 
     Runs in a process of its own. The barrier makes all processes begin at once.
     """
-    measured = [Measured() for _ in coordinates]
+    measurements = [Measured() for _ in coordinates]
     barrier.wait(START_SECONDS)
     used, began = time.process_time(), time.perf_counter()
     threads = [
-        Thread(target=_read, args=(load, rank, worker, began, into), daemon=True)
-        for (rank, worker), into in zip(coordinates, measured, strict=True)
+        Thread(target=_read, args=(load, rank, worker, began, measured), daemon=True)
+        for (rank, worker), measured in zip(coordinates, measurements, strict=True)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    answer.send((measured, time.process_time() - used))
+    answer.send((measurements, time.process_time() - used))
 
 
 def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) -> None:
@@ -164,7 +164,8 @@ def _read_epoch(load: Load, stream: BinStream, opened: float, began: float, num_
         `num_steps` and the steps read here.
     """
     end = began + load.seconds
-    asked, times = opened, measured.first_seconds  # the first wait is listed separately
+    # The wait for the block that comes next: since when, and the list of such waits, which is another for the first.
+    asked, waits = opened, measured.first_seconds
     for block in stream:
         now = time.perf_counter()
         if not measured.num_bins and stream.was_refused:
@@ -172,7 +173,7 @@ def _read_epoch(load: Load, stream: BinStream, opened: float, began: float, num_
             if now >= end:  # admitted only because the others have ended
                 measured.error = NOT_ADMITTED
                 break
-        times.append(now - asked)
+        waits.append(now - asked)
         measured.num_bins += len(block)
         measured.num_ids += len(block.ids)
         measured.num_tokens += int(block.lengths.sum())
@@ -180,7 +181,7 @@ def _read_epoch(load: Load, stream: BinStream, opened: float, began: float, num_
         if load.steps_per_second:
             train_until = began + num_steps * load.topology.workers_per_rank / load.steps_per_second
             time.sleep(max(0.0, min(train_until, end) - now))
-        asked, times = time.perf_counter(), measured.next_seconds
+        asked, waits = time.perf_counter(), measured.next_seconds
         if asked >= end:
             break
     return num_steps

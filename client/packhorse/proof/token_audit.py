@@ -21,18 +21,10 @@ from packhorse.topology import RemainderPolicy
 from packhorse.types import Component, DatasetInfo, StreamHeader
 
 _MOST_NAMED = 10
-"""Findings, or ids, that are listed."""
+"""Findings that a report lists, and ids that a finding names."""
 _PADDING = -1
-"""The value of sequence_ids and position_ids on padding, in the comparison."""
-_EXPECTED = (
-    "separators",
-    "pad_token_id",
-    "flatten",
-    "total_multiple_of",
-    "shift_labels",
-    "shared_prefix",
-    "media",
-)
+"""In the comparison, the value of sequence_ids and position_ids on padding, and the owner of padding."""
+_KNOWN = ("separators", "pad_token_id", "flatten", "total_multiple_of", "shift_labels", "shared_prefix", "media")
 """Fields of `RowFormat` that this module knows. Batches with a value in another field are not audited."""
 _MOST_MARKED = 1 << 28
 """The most sequences of a source whose missing ids are named, which takes a byte of memory for each."""
@@ -124,12 +116,12 @@ class _Check:
         self._streams = audit.streams
         self._maker = maker = audit.dataset.maker
         form = maker.form
-        other = [each.name for each in fields(RowFormat) if each.name not in _EXPECTED]
-        is_other = any(getattr(form, each.name) != each.default for each in fields(RowFormat) if each.name in other)
-        if maker.preset is not None or form.is_flat or form.shared_prefix == "tree" or is_other:
+        unknown = [field for field in fields(RowFormat) if field.name not in _KNOWN]
+        has_unknown = any(getattr(form, field.name) != field.default for field in unknown)
+        if maker.preset is not None or form.is_flat or form.shared_prefix == "tree" or has_unknown:
             raise ValueError(
                 "a token audit compares plain batches: make its dataset without a preset, flatten, "
-                f"shared_prefix='tree' and {' and '.join(other)}"
+                f"shared_prefix='tree' and {' and '.join(field.name for field in unknown)}"
             )
         if maker.wants_tokens and audit.against is None:
             raise ValueError("tokens from the server are compared with files: give against=")
@@ -142,8 +134,8 @@ class _Check:
         self._longest = rule.longest_of_components or (rule.longest,)
         self._splits = [part.over_length == "split" for part in parts]
         self._repeats = audit.streams.topology.remainder is RemainderPolicy.REPEAT
-        self._num_whole = 0  # sequences that came, counted by their first piece
-        self._whole_tokens = 0  # their tokens in the source
+        self._num_sequences = 0  # sequences that came, counted by their first piece
+        self._source_tokens = 0  # their tokens in the source
         self._has_failed = False  # whether the source refused a batch
 
     def __call__(self, block: BinBlock, header: StreamHeader) -> None:
@@ -169,7 +161,7 @@ class _Check:
         if info.over_length == "drop":
             report.dropped_sequences = info.over_length_sequences
             report.dropped_tokens = info.over_length_tokens
-        report.cut_tokens = 0 if info.shares_prefixes else self._whole_tokens - report.tokens
+        report.cut_tokens = 0 if info.shares_prefixes else self._source_tokens - report.tokens
         if info.own_tokens and report.tokens != info.own_tokens:
             yield (
                 f"batches hold {report.tokens:,} tokens of the source; the dataset was prepared from "
@@ -184,9 +176,9 @@ class _Check:
             )
         report.skipped_rows = info.skipped_rows
         held = self._against.num_sequences
-        if held is not None and held != self._num_whole + report.dropped_sequences + report.skipped_rows:
+        if held is not None and held != self._num_sequences + report.dropped_sequences + report.skipped_rows:
             came = [
-                f"{self._num_whole:,} came",
+                f"{self._num_sequences:,} came",
                 f"{report.dropped_sequences:,} were dropped as too long" if report.dropped_sequences else "",
                 f"{report.skipped_rows:,} rows were skipped" if report.skipped_rows else "",
             ]
@@ -229,12 +221,12 @@ class _Check:
             leaves_out_last=self._leaves_out_last,
         )
         first_tokens = bins.first_tokens
-        for i in range(start, end):
-            sequence_id, first = int(bins.ids[i]), 0 if first_tokens is None else int(first_tokens[i])
+        for index in range(start, end):
+            sequence_id, first = int(bins.ids[index]), 0 if first_tokens is None else int(first_tokens[index])
             whole = against.read(sequence_id)
             piece = whole[first:] if longest is None else whole[first : first + longest]
             is_predicted = np.ones(len(piece), dtype=np.bool_)
-            redaction = AS_IT_IS if bins.redactions is None else int(bins.redactions[i])
+            redaction = AS_IT_IS if bins.redactions is None else int(bins.redactions[index])
             if redaction != AS_IT_IS:
                 is_predicted[:] = False
                 piece = piece if redaction == MASKED else np.full(len(piece), redaction)
@@ -244,7 +236,7 @@ class _Check:
             begins, ends = first == 0, first + len(piece) == len(whole)
             row.add(
                 sequence_id,
-                int(bins.lengths[i]),
+                int(bins.lengths[index]),
                 piece,
                 is_predicted,
                 first=first,
@@ -254,8 +246,8 @@ class _Check:
             if is_counted:
                 self.report.tokens += len(piece)
                 if begins or not self._splits[component_id]:
-                    self._num_whole += 1
-                    self._whole_tokens += len(whole)
+                    self._num_sequences += 1
+                    self._source_tokens += len(whole)
         if is_counted:
             self.report.targets += int((row.labels != IGNORE_INDEX).sum())
         return row
@@ -304,9 +296,7 @@ class _Row:
         self._position_ids = np.full(capacity, _PADDING, dtype=np.int64)
         self._ids: list[int] = []  # of each sequence
         self._room_starts: list[int] = []  # where the room of each sequence begins in the row
-        self._first_tokens_at: list[
-            int
-        ] = []  # index in the row of each one's token 0, which may be in an earlier piece
+        self._token_zeros: list[int] = []  # where each sequence's token 0 is in the row, or would be for a later piece
         self._filled = 0
 
     def add(
@@ -331,7 +321,7 @@ class _Row:
             bos: the separator before it, or None; it is never a target.
             eos: the separator after it, or None; it is a target if the last token is.
         """
-        before, after = [[] if token is None else [token] for token in (bos, eos)]
+        before, after = [] if bos is None else [bos], [] if eos is None else [eos]
         content = np.concatenate((before, piece, after)).astype(np.int64)
         predicted = np.concatenate(([False] * len(before), is_predicted, is_predicted[-1:] if after else []))
         targets = np.where(predicted, content, IGNORE_INDEX)
@@ -353,7 +343,7 @@ class _Row:
         self._position_ids[start:end] = np.arange(len(content))
         self._ids.append(sequence_id)
         self._room_starts.append(start)
-        self._first_tokens_at.append(start + len(before) - first)
+        self._token_zeros.append(start + len(before) - first)
         self._filled += room
 
     def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
@@ -379,6 +369,6 @@ class _Row:
                 at = int(wrong[first])
                 what = f"padding, token {at} of its row"
                 if owner != _PADDING:
-                    what = f"sequence {self._ids[owner]}, token {at - self._first_tokens_at[owner]}"
+                    what = f"sequence {self._ids[owner]}, token {at - self._token_zeros[owner]}"
                 more = f" and {count - 1:,} more differ" if count > 1 else ""
                 yield f"{what}: {name} hold {tensors[name][at]} instead of {right[at]}{more}"

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from packhorse.proof import TokenAudit, TokenReport
 
 
-_FLAGS = {  # option in an AuditReport → its flag
+_FLAGS = {
     "start_position": "--start-position",
     'remainder="drop"': "--remainder drop",
     "skip": "--skip",
     "until": "--until",
 }
+"""Option in an AuditReport → its flag."""
 _TIMES = {1: "once", 2: "twice"}
 
 _SERVER = "server"
@@ -100,7 +101,8 @@ def command(
         token_audit = None if tokens is None else _token_audit(client, streams, tokens, **token_options)
         with progress.task("auditing", info.num_bins, "bins") as advance:
             if token_audit is None:
-                token_report, report = None, streams.audit(on_bins=advance)
+                token_report = None
+                report = streams.audit(on_bins=advance)
             else:
                 token_report = token_audit.audit(on_bins=advance)
                 report = token_report.streams
@@ -126,7 +128,7 @@ def command(
         for redaction in info.takedown.redactions:
             click.echo(f"redaction {redaction.digest}: {redaction}")
     for component in report.components:
-        click.echo(_line(component))
+        click.echo(_component_line(component))
     if token_report is not None:
         _print_tokens(token_report, info)
     problems = report.problems if token_report is None else token_report.problems
@@ -163,7 +165,7 @@ def _token_audit(
     from packhorse.tokens.loss_mask import loss_mask_of
 
     is_sent = tokens == _SERVER
-    right = as_token_source(by_component(against or tokens))
+    reference = as_token_source(by_component(against or tokens))
     separators = Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id)
     dataset = PackedDataset(
         lambda: client,
@@ -177,10 +179,10 @@ def _token_audit(
             shift_labels=separators.leaves_out_last(streams.dataset.extra_tokens),
         ),
     )
-    # `right` is a second source, which looks ids up in the dataset's own id column, even if --id-column names another.
-    masked = loss_mask_of(right, _loss_mask(loss_mask)) if is_sent else None
+    # `reference` is opened apart, and looks ids up in the dataset's own id column, even if --id-column names another.
+    reference_mask = loss_mask_of(reference, _loss_mask(loss_mask)) if is_sent else None
     streams = replace(streams, with_tokens=is_sent)
-    return TokenAudit(streams=streams, dataset=dataset, against=right, loss_against=masked)
+    return TokenAudit(streams=streams, dataset=dataset, against=reference, loss_against=reference_mask)
 
 
 def _loss_mask(given: str | None) -> Any:
@@ -203,11 +205,11 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
         click.echo(f"skipped of {info.source}: {skipped_text(report.skipped_rows, info.skipped_by_reason)}")
 
 
-def _line(report: ComponentReport) -> str:
+def _component_line(report: ComponentReport) -> str:
     """Returns a line about one component of a mixture."""
     times = ", ".join(f"{num:,} {_TIMES.get(often, f'{often} times')}" for often, num in sorted(report.times.items()))
-    taken = ((report.masked, "masked from the loss"), (report.replaced, "replaced"))
-    redacted = ", ".join(f"{count:,} {what}" for count, what in taken if count)
+    by_takedown = ((report.masked, "masked from the loss"), (report.replaced, "replaced"))
+    redacted = ", ".join(f"{count:,} {what}" for count, what in by_takedown if count)
     left_out = f"{report.bins_left_out:,} bins, {report.sequences_left_out:,} sequences left out"
     return (
         f"{report.component.name}: its epochs {report.epochs} in {report.bins:,} bins, {report.tokens:,} tokens; of "
@@ -228,7 +230,7 @@ def _verdict(report: AuditReport) -> str:
     return f"the other {rest:,} sequences came exactly once"
 
 
-def _beyond_the_plan(report: Any, planned: int, topology: Topology) -> str:
+def _beyond_the_plan(report: AuditReport, planned: int, topology: Topology) -> str:
     """Returns a line about why an epoch has more or fewer bins than its plan; empty if it has as many."""
     if report.bins == planned or report.left_out:
         return ""

@@ -19,6 +19,8 @@ from packhorse.topology import Topology
 from packhorse.topology.checks import counted
 
 _PERCENTILES = (50, 90, 99)
+_MOST_PROCESSES = 8
+"""Processes that share the streams without --processes."""
 _BUSY_SHARE = 0.8
 """Share of this machine's cores above which the bench itself may be the limit."""
 
@@ -91,7 +93,7 @@ def command(
         steps_per_second=steps_per_second,
     )
     num_cores = os.cpu_count() or 1
-    facts = _facts(load, *run_load(load, processes or min(8, num_cores)), num_cores)
+    facts = _facts(load, *run_load(load, processes or min(_MOST_PROCESSES, num_cores)), num_cores)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -119,8 +121,8 @@ def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_co
         "failed_streams": len(streams) - len(good),
         "refused_streams": sum(stream.was_refused for stream in streams),
         "first_error": next((stream.error for stream in streams if stream.error), None),
-        "first_block_seconds": _percentiles([each for stream in streams for each in stream.first_seconds]),
-        "next_block_seconds": _percentiles([each for stream in streams for each in stream.next_seconds]),
+        "first_block_seconds": _percentiles([wait for stream in streams for wait in stream.first_seconds]),
+        "next_block_seconds": _percentiles([wait for stream in streams for wait in stream.next_seconds]),
         "ids_per_second": sum(stream.num_ids for stream in streams) / took,
         "tokens_per_second": sum(stream.num_tokens for stream in streams) / took,
         "bins_per_second": sum(stream.num_bins for stream in streams) / took,
@@ -149,17 +151,23 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             times = "   ".join(
                 f"{part} {1000 * found[part]:,.1f} ms" for part in (*(f"p{q}" for q in _PERCENTILES), "max")
             )
-            lines.append(f"{name:<12} {times}   of {found['count']:,}")
+            lines.append(_line(name, f"{times}   of {found['count']:,}"))
     rates = (facts[f"{what}_per_second"] for what in ("ids", "tokens", "bins"))
-    lines.append("{:<12} {:,.0f} ids/s   {:,.0f} tokens/s   {:,.0f} bins/s".format("rate", *rates))
+    lines.append(_line("rate", "{:,.0f} ids/s   {:,.0f} tokens/s   {:,.0f} bins/s".format(*rates)))
     if facts["slowest_over_median"] is not None:
-        lines.append(f"{'fairness':<12} the slowest stream had {facts['slowest_over_median']:.0%} of the median's ids")
+        share = f"{facts['slowest_over_median']:.0%} of the median's ids"
+        lines.append(_line("fairness", f"the slowest stream had {share}"))
     own = f"{facts['bench_cores']:.1f} of this machine's {facts['machine_cores']} cores went into reading"
     is_busy = facts["bench_cores"] > _BUSY_SHARE * facts["machine_cores"]
-    lines.append(f"{'bench':<12} {own}{': it, and not the server, may be the limit' if is_busy else ''}")
+    lines.append(_line("bench", f"{own}{': it, and not the server, may be the limit' if is_busy else ''}"))
     if facts["refused_streams"]:
         full = "servers were full: raise --max-streams of serve, or add replicas"
-        lines.append(f"{'refused':<12} {facts['refused_streams']} streams at first: {full}")
+        lines.append(_line("refused", f"{facts['refused_streams']} streams at first: {full}"))
     if facts["failed_streams"]:
-        lines.append(f"{'failed':<12} {facts['failed_streams']} streams: {facts['first_error']}")
+        lines.append(_line("failed", f"{facts['failed_streams']} streams: {facts['first_error']}"))
     return lines
+
+
+def _line(name: str, text: str) -> str:
+    """Returns a line of figures, with its name in a column."""
+    return f"{name:<12} {text}"

@@ -23,6 +23,8 @@ from packhorse.client.errors import ServerUnavailableError
 from packhorse.proof import ServerActivity, ask_activity
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_TIME_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+"""Seconds of each unit, and its name."""
 
 
 def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableType:
@@ -30,17 +32,17 @@ def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableT
 
     `trouble` is a warning that is shown above them; empty for none.
     """
-    parts: list[RenderableType] = [_servers_table(facts["servers"]), _datasets_table(facts["datasets"])]
+    parts: list[RenderableType] = [Text(trouble, style="bold red")] if trouble else []
+    parts.append(_servers_table(facts["servers"]))
     if any(server["most_open_files"] for server in facts["servers"]):
-        parts.insert(1, _processes_table(facts["servers"]))
+        parts.append(_processes_table(facts["servers"]))
+    parts.append(_datasets_table(facts["datasets"]))
     if facts["digests"]:
         parts.append(_digests_table(facts["digests"]))
     if facts["runs"]:
         parts.append(_runs_table(facts["runs"]))
     if facts["streams"] and limit:
         parts.append(_streams_table(facts["streams"], limit))
-    if trouble:
-        parts.insert(0, Text(trouble, style="bold red"))
     return Group(*parts)
 
 
@@ -74,14 +76,14 @@ def _processes_table(servers: list[dict[str, Any]]) -> Table:
 
 def _digests_table(digests: list[dict[str, Any]]) -> Table:
     """Returns the table of digests that streams use."""
-    rows = ((each["dataset"], str(each["streams"]), str(each["runs"]), each["digest"]) for each in digests)
+    rows = ((used["dataset"], str(used["streams"]), str(used["runs"]), used["digest"]) for used in digests)
     return _table("dataset", "streams", "runs", "digest that they use", rows=rows)
 
 
 def _datasets_table(datasets: list[dict[str, Any]]) -> Table:
     """Returns the table of rates by dataset."""
     names = ("bins", "sequences", "tokens")
-    rows = ((each["dataset"], *(_number(each[f"{name}_per_second"]) for name in names)) for each in datasets)
+    rows = ((rates["dataset"], *(_number(rates[f"{name}_per_second"]) for name in names)) for rates in datasets)
     return _table("dataset", *(f"{name}/s" for name in names), rows=rows)
 
 
@@ -148,10 +150,10 @@ def _number(value: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Returns a time in its largest unit: 0.2 s, 42 s, 2.5 min."""
-    if seconds < 0.05:
+    """Returns a time in the largest unit of which it has two, or in seconds: 0.2 s, 42 s, 2.5 min."""
+    if seconds < 0.05:  # would be written as 0.0 s
         return "0"
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+    for size, unit in _TIME_UNITS:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
@@ -186,9 +188,9 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
         """Returns (answers, why servers did not answer); raises if no server did."""
         answers: list[ServerActivity] = []
         failures: list[ServerUnavailableError] = []
-        for each in target.split(","):
+        for server in target.split(","):
             try:
-                answers += ask_activity(each, access=access, timeout_seconds=timeout_seconds)
+                answers += ask_activity(server, access=access, timeout_seconds=timeout_seconds)
             except ServerUnavailableError as failure:
                 failures.append(failure)
         if not answers:
@@ -212,15 +214,15 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
 
 def _watch(ask: Callable[[], tuple[list[ServerActivity], str]], interval: float, limit: int) -> None:
     """Shows a live view until Ctrl-C. While servers do not answer, the last view stays, below a warning."""
-    (before, trouble), then = ask(), time.monotonic()
+    (before, trouble), asked = ask(), time.monotonic()
     facts: dict[str, Any] = activity_between([], before, 0.0)
     with Live(view_of(facts, limit, trouble), console=output_console(), screen=True, auto_refresh=False) as live:
         while True:
             try:
                 time.sleep(interval)
                 (after, trouble), now = ask(), time.monotonic()
-                facts = activity_between(before, after, now - then)
-                before, then = after, now
+                facts = activity_between(before, after, now - asked)
+                before, asked = after, now
             except PackhorseError as error:
                 trouble = f"no answer, so this view is old: {error}"
             except KeyboardInterrupt:
