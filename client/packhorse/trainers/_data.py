@@ -103,12 +103,13 @@ class PackedData:
             batch_size = self.batch_size
         elif topology is not None and batch_size == topology.batch_size:
             batch_size = None  # given twice, with the same value
+        default_seed = None if isinstance(self.dataset, Run) else seed  # a Run has a seed of its own
         return create_packed_dataloader(
             self.target,
             self.dataset,
             self.tokens,
             batch_size=batch_size,
-            seed=(None if isinstance(self.dataset, Run) else seed) if self.seed is None else self.seed,
+            seed=default_seed if self.seed is None else self.seed,
             preset=self.preset or (preset if self.own_preset is None else None),
             topology=topology,
             batch=self.batch,
@@ -117,9 +118,12 @@ class PackedData:
 
     def _loader_options(self, of_trainer: LoaderOptions) -> LoaderOptions:
         """Returns the loader's options: this data's values that differ from the defaults, else the trainer's."""
-        ours, plain = self.loader or LoaderOptions(), LoaderOptions()
-        given = {each.name: getattr(ours, each.name) for each in fields(ours)}
-        given = {name: value for name, value in given.items() if value != getattr(plain, name)}
+        ours, default = self.loader or LoaderOptions(), LoaderOptions()
+        given = {
+            field.name: getattr(ours, field.name)
+            for field in fields(ours)
+            if getattr(ours, field.name) != getattr(default, field.name)
+        }
         if self.num_workers is not None:
             given["num_workers"] = self.num_workers
         return replace(of_trainer, **given)

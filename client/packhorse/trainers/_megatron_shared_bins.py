@@ -1,8 +1,7 @@
 """Megatron's dynamic context parallelism: this rank's micro-batches of bins that several ranks share.
 
-Owns the micro-batch of a rank, the sums of an optimizer step over all ranks, and asking a server for a dataset's rule.
-Leaves dividing a bin to `packhorse.parallel`, and the iterator, which makes one micro-batch after the other, to
-`megatron`.
+`open_shared_bins` opens them, by a given rule or the dataset's; `SharedBins` makes a micro-batch of each, and adds up
+an optimizer step's sums. Leaves dividing a bin to `packhorse.parallel`, and the iterator to `megatron`.
 """
 
 from dataclasses import dataclass, replace
@@ -43,8 +42,7 @@ class SharedBins:
     def over_ranks(self, sums: tuple[int, int], device: torch.device) -> list[float]:
         """Adds up sums over all ranks; each rank gives the sums of the bins that it shares.
 
-        Every rank that shares bins gives their sums, so the total is `max_context_parallel` times too large, and is
-        divided by that.
+        Each bin is counted by all `rule.max_context_parallel` ranks that share it, so the total is divided by that.
         """
         total = torch.tensor(sums, dtype=torch.float64, device=device)  # whole numbers up to 2^53 are exact
         if self.process_group is not None:
@@ -69,7 +67,7 @@ class SharedBins:
         if part.num_tokens:
             align = megatron_alignment(part.cp_size, self.tensor_parallel_size)
             check_segments(offsets.diff().numpy(), align)
-        else:
+        else:  # `values` are one token of padding, which becomes one for each tensor-parallel rank
             lengths = torch.tensor([self.tensor_parallel_size])
             offsets = torch.tensor([0, self.tensor_parallel_size])
             values = values.repeat(1, self.tensor_parallel_size)
@@ -88,7 +86,7 @@ class SharedBins:
         }
 
 
-def rule_of_dataset(data: PackedData) -> ContextRule:
+def _rule_of_dataset(data: PackedData) -> ContextRule:
     """Asks the server for the rule by which ranks share the dataset's bins; a ValueError if it has none."""
     target, dataset, _ = resolve_folder(data.target, data.dataset, data.tokens)
     server, name = as_server(target), as_run(dataset).dataset
@@ -107,9 +105,13 @@ def rule_of_dataset(data: PackedData) -> ContextRule:
 
 
 def open_shared_bins(
-    data: PackedData, rule: ContextRule, state: Any, tensor_parallel_size: int, seq_length: int | None
+    data: PackedData, given: ContextRule | bool, state: Any, tensor_parallel_size: int, seq_length: int | None
 ) -> tuple[PackedDataLoader, SharedBins]:
-    """Opens the loader of the bins that this rank shares with others, and returns it with what makes micro-batches."""
+    """Opens the loader of the bins that this rank shares with others, and returns it with what makes micro-batches.
+
+    `given` is the rule, or True for the dataset's. `state` is Megatron's parallel state, None if not initialised.
+    """
+    rule = _rule_of_dataset(data) if isinstance(given, bool) else given
     options, process_group = data.loader or LoaderOptions(), None
     if state is None or options.rank is not None:
         rank, num_ranks = find_rank(options.rank)
@@ -118,8 +120,8 @@ def open_shared_bins(
         num_ranks = state.get_data_parallel_world_size(with_context_parallel=True)
         if num_ranks > rule.max_context_parallel:
             process_group = state.get_data_parallel_group(with_context_parallel=True)
-    of_loader = rule.of_loader(rank, num_ranks)
     if seq_length not in (None, rule.max_seq_len):
         raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
-    loader = replace(data, loader=replace(options, rank=of_loader)).open(batch_size=1)
+    options = replace(options, rank=rule.of_loader(rank, num_ranks))
+    loader = replace(data, loader=options).open(batch_size=1)
     return loader, SharedBins(rule, rank, tensor_parallel_size, process_group)

@@ -45,8 +45,8 @@ class TrainingBatches:
 
     def share_of_epoch(self, counted: float) -> float:
         """Returns the epochs done, from the Trainer's number, which counts the remaining batches as a whole epoch."""
-        left = self.num_left / max(self._length, self.num_left)
-        return self.epoch + 1 - left * (self.epoch + 1 - counted)
+        left_at_begin = self.num_left / max(self._length, self.num_left)
+        return self.epoch + 1 - left_at_begin * (self.epoch + 1 - counted)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the cursor of the last returned batch."""

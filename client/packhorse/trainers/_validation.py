@@ -5,10 +5,7 @@ Making batches is in `packhorse.client.loading`.
 
 from collections.abc import Iterator
 
-from packhorse.client import (
-    Batch,
-    PackedDataLoader,
-)
+from packhorse.client import Batch, PackedDataLoader
 
 
 class ValidationBatches:

@@ -128,7 +128,7 @@ class _TrainerEpochs:
         self._length: int | None = None
         done = self._go_to(state)
         self._epoch = loader.epoch
-        self._states = {self._num_trained: loader.state_dict()}  # number of the Trainer's batches → state after them
+        self._states = {self._num_trained: loader.state_dict()}  # batches trained on → the cursor after them
         self._set_counts(done)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -140,7 +140,7 @@ class _TrainerEpochs:
         for batch in self._loader:
             number += 1
             trained = self._num_trained
-            self._states = {key: state for key, state in self._states.items() if key >= trained}  # not older ones
+            self._states = {count: state for count, state in self._states.items() if count >= trained}
             self._states[number] = self._loader.state_dict()
             yield batch
         self._states[number] = self._loader.state_dict()
@@ -159,7 +159,7 @@ class _TrainerEpochs:
         return self._states.get(self._num_trained)
 
     def belongs_to(self, trainer: "Trainer") -> bool:
-        """Whether these batches were made for this Trainer."""
+        """Returns whether these batches were made for this Trainer."""
         return self._trainer is trainer
 
     def state_dict(self) -> dict[str, Any]:
@@ -224,8 +224,10 @@ class _TrainerEpochs:
         is_ended = epochs.processed == epochs.ready
         if done is None:
             done = batches.current.processed if self._loader.state_dict()["position"] else 0
-        if is_ended or batches.is_last_batch:
-            counted = epochs.processed + (not is_ended), 0
+        if is_ended:
+            counted = epochs.processed, 0
+        elif batches.is_last_batch:
+            counted = epochs.processed + 1, 0
         else:
             counted = epochs.processed, batches.current.processed
         self._warn_of_end(done)
@@ -237,7 +239,7 @@ class _TrainerEpochs:
         fit_loop: Any = self._trainer.fit_loop
         epochs, batches = fit_loop.epoch_progress.current, fit_loop.epoch_loop.batch_progress
         epochs.processed = epochs.completed = self._epoch
-        epochs.ready = epochs.started = self._epoch + bool(done)
+        epochs.ready = epochs.started = self._epoch + 1 if done else self._epoch
         vars(fit_loop.epoch_progress.total).update(vars(epochs))
         difference = done - batches.current.processed
         for name in ("ready", "started", "processed", "completed"):
@@ -247,7 +249,7 @@ class _TrainerEpochs:
 
     def _warn_of_end(self, done: int) -> None:
         """Warns if the Trainer would end before the epoch that is to be finished."""
-        max_epochs = self._trainer.max_epochs
+        max_epochs = self._trainer.max_epochs  # None or -1: no limit
         if done and max_epochs is not None and -1 < max_epochs <= self._epoch:
             warnings.warn(
                 f"the cursor is within epoch {self._epoch}, after {done:,} of its batches, but Trainer(max_epochs="

@@ -19,7 +19,7 @@ from packhorse.client.presets import megatron_lm_preset
 from packhorse.client.streams.cursor import Resume
 from packhorse.topology import ContextRule
 from packhorse.trainers._data import PackedData
-from packhorse.trainers._megatron_shared_bins import SharedBins, open_shared_bins, rule_of_dataset
+from packhorse.trainers._megatron_shared_bins import SharedBins, open_shared_bins
 
 _NO_STEP = (
     "an epoch of this dataset has no step of this size; take fewer ranks or a smaller micro_batch_size, or a remainder "
@@ -147,11 +147,11 @@ class MegatronIterator:
         Raises:
             FileNotFoundError: no state was saved in the folder at this iteration.
         """
-        there = Path(folder) / f"iter_{iteration:07d}"
-        saved = sorted(there.glob("mp_rank_*/train_dataloader_dprank000.pt"))
+        place = Path(folder) / f"iter_{iteration:07d}"
+        saved = sorted(place.glob("mp_rank_*/train_dataloader_dprank000.pt"))
         if not saved:
             raise FileNotFoundError(
-                f"no mp_rank_*/train_dataloader_dprank000.pt in {there}; give the folder of --dataloader-save and an "
+                f"no mp_rank_*/train_dataloader_dprank000.pt in {place}; give the folder of --dataloader-save and an "
                 "iteration at which it was saved"
             )
         self.load_state_dict(torch.load(saved[0], map_location="cpu", weights_only=True)["dataloader_state_dict"])
@@ -284,8 +284,7 @@ def create_megatron_iterator(
             raise ValueError(
                 "dynamic_context_parallel takes micro_batch_size 1, and load_saved instead of consumed_samples"
             )
-        rule = rule_of_dataset(data) if dynamic_context_parallel is True else dynamic_context_parallel
-        loader, shared = open_shared_bins(data, rule, state, tensor_parallel_size, seq_length)
+        loader, shared = open_shared_bins(data, dynamic_context_parallel, state, tensor_parallel_size, seq_length)
         return MegatronIterator(loader, shared=shared)
     preset = megatron_lm_preset(
         context_parallel_size=state.get_context_parallel_world_size() if state is not None else 1,

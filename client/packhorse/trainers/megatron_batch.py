@@ -80,7 +80,8 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
         raise ImportError("get_megatron_batch needs Megatron: install megatron-core") from error
     has_tokens = mtp_on_this_rank or parallel_state.is_pipeline_first_stage(ignore_virtual=True)
     has_labels = mtp_on_this_rank or parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-    keys = ("tokens", "position_ids") * has_tokens + ("labels",) * has_labels + ("padding_mask",)
+    inputs, targets = ("tokens", "position_ids") if has_tokens else (), ("labels",) if has_labels else ()
+    keys = (*inputs, *targets, "padding_mask")
     group = parallel_state.get_tensor_model_parallel_group()
     if parallel_state.get_tensor_model_parallel_rank() == 0:
         if data_iterator is None:
@@ -94,18 +95,19 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
         micro_batch.send(group)
     else:
         micro_batch = _MicroBatch.receive(group, len(keys))
-    size, rank, shared = parallel_state.get_context_parallel_world_size(), 0, {}
+    dynamic: dict[str, Any] = {}  # what PackedSeqParams has only under dynamic context parallelism
     if micro_batch.cp_size:
-        size = micro_batch.cp_size
-        context_group = _context_group(parallel_state, size) if size > 1 else None
-        shared = {"local_cp_size": size, "cp_group": context_group}
-        rank = dist.get_rank(context_group) if size > 1 else 0
-    elif size > 1:
-        rank = parallel_state.get_context_parallel_rank()
+        cp_size = micro_batch.cp_size
+        cp_group = _context_group(parallel_state, cp_size) if cp_size > 1 else None
+        cp_rank = dist.get_rank(cp_group) if cp_size > 1 else 0
+        dynamic = {"local_cp_size": cp_size, "cp_group": cp_group}
+    else:
+        cp_size = parallel_state.get_context_parallel_world_size()
+        cp_rank = parallel_state.get_context_parallel_rank() if cp_size > 1 else 0
     values = micro_batch.values
-    if size > 1:
-        values = values[:, context_parallel_indices(micro_batch.cu_seqlens, values.shape[1], size, rank)]
-    of_keys = {key: values[i : i + 1] for i, key in enumerate(keys)}
+    if cp_size > 1:
+        values = values[:, context_parallel_indices(micro_batch.cu_seqlens, values.shape[1], cp_size, cp_rank)]
+    of_keys = dict(zip(keys, values.split(1), strict=True))
     labels = of_keys.get("labels")
     return MegatronBatch(
         tokens=of_keys.get("tokens"),
@@ -122,7 +124,7 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
             cu_seqlens_kv_padded=micro_batch.cu_seqlens,
             max_seqlen_q=micro_batch.max_seqlen,
             max_seqlen_kv=micro_batch.max_seqlen,
-            **shared,
+            **dynamic,
         ),
     )
 
@@ -133,6 +135,10 @@ def _context_group(parallel_state: Any, size: int) -> dist.ProcessGroup:
     if not hasattr(parallel_state, name):
         name = "get_hybrid_data_context_parallel_groups"
     return getattr(parallel_state, name)(group_size=size)
+
+
+_NUM_SIZES = 4
+"""Sizes that `_MicroBatch.send` sends before the tensors."""
 
 
 class _MicroBatch(NamedTuple):
@@ -152,7 +158,7 @@ class _MicroBatch(NamedTuple):
 
     @classmethod
     def of_shared_bin(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
-        """Makes it of a micro-batch under dynamic context parallelism."""
+        """Makes one from a micro-batch under dynamic context parallelism."""
         return cls(
             values=torch.stack([batch[key].to(torch.int64) for key in keys]),
             cu_seqlens=batch["cu_seqlens_padded"],
@@ -162,7 +168,7 @@ class _MicroBatch(NamedTuple):
 
     @classmethod
     def of_rows(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
-        """Makes it of a micro-batch of rows, each with its own offsets."""
+        """Makes one from a micro-batch of rows, each with its own offsets."""
         num_rows, row_tokens = batch["tokens"].shape
         ends = torch.arange(num_rows, dtype=torch.int32, device=batch["cu_seqlens"].device) * row_tokens
         # A row's end is the next row's beginning, and rows with fewer segments repeat their end. Without repeats no
@@ -189,8 +195,8 @@ class _MicroBatch(NamedTuple):
         """Receives a micro-batch that the group's first rank sends, with the same `num_keys`."""
         device, first = device_of(group), first_rank_of(group)
         num_tokens, num_offsets, max_seqlen, cp_size = broadcast(
-            torch.empty(4, dtype=torch.int64, device=device), group, first
+            torch.empty(_NUM_SIZES, dtype=torch.int64, device=device), group, first
         ).tolist()
-        piece = torch.empty(num_keys * num_tokens + num_offsets, dtype=torch.int64, device=device)
-        values, offsets = torch.split(broadcast(piece, group, first), [num_keys * num_tokens, num_offsets])
+        received = torch.empty(num_keys * num_tokens + num_offsets, dtype=torch.int64, device=device)
+        values, offsets = torch.split(broadcast(received, group, first), [num_keys * num_tokens, num_offsets])
         return cls(values.view(num_keys, num_tokens), offsets.to(torch.int32), max_seqlen, cp_size)

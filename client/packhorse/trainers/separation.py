@@ -3,8 +3,8 @@
 Some models of transformers make their mask without `position_ids` (gpt-oss, OPT, BLOOM, Falcon, MPT), and some layers
 pass state from token to token (Mamba). Such a model trains on packed rows without an error, but every sequence sees the
 sequences before it in its row. A tree of shared prefixes needs more: attention must obey a mask with a value for each
-pair of tokens. Owns the test, and the refusal of a model for trees (`check_takes_trees`). Leaves other
-refusals to each trainer.
+pair of tokens. Owns the test for rows and for trees, and the refusal of a model for trees (`check_takes_trees`). Leaves
+other refusals to each trainer.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _LENGTH = 8
 """Length in tokens of each of the two sequences, and of the prefix that they share in a tree."""
 
 TREE = "tree"
-"""In place of a preset's name: tests a tree of two sequences that share a prefix."""
+"""What `sees_other_sequences` takes in place of a preset's name, to test a tree instead of rows."""
 
 
 def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media | None = None) -> bool:
@@ -34,8 +34,8 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
     first one's embeddings is not 0, the first one was seen. It is exactly 0, in every dtype, for tokens that attention
     leaves out. The model's weights, gradients and modes do not change.
 
-    In a tree the two sequences also share a prefix of eight tokens, and the model gets a mask. Then the result is also
-    True if the second sequence does not see the prefix.
+    With "tree", the two sequences are branches after a common prefix of eight tokens, and the model gets a mask. The
+    result is then True if the second branch sees the first one, or does not see the prefix.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
@@ -62,28 +62,11 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
             "DDP or another wrapper takes it"
         )
     embeddings = model.get_input_embeddings()
-    device = next(embeddings.parameters()).device
-    given = _tree(embeddings.weight.dtype) if preset == TREE else _rows(preset, media)
-    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
-    seen: list[torch.Tensor] = []
-
-    def watch(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
-        """Makes the embeddings a leaf whose gradient can be taken."""
-        seen.append(output.detach().requires_grad_())
-        return seen[-1]
-
-    hook = embeddings.register_forward_hook(watch)
-    try:
-        with _evaluating(model), torch.enable_grad():
-            logits = getattr(model(**inputs, use_cache=False), "logits", None)
-            if logits is None:
-                raise ValueError(f"the output of {type(model).__name__} has no logits")
-            [gradient] = torch.autograd.grad(logits[:, -_LENGTH:].float().square().sum(), seen[:1])
-    finally:
-        hook.remove()
-    if preset == TREE:
-        return bool(gradient[:, _LENGTH:-_LENGTH].any()) or not bool(gradient[:, :_LENGTH].any())
-    return bool(gradient[:, :_LENGTH].any())
+    if preset != TREE:
+        first, *_ = _gradients(model, embeddings, _rows(preset, media))
+        return bool(first.any())
+    prefix, first, _ = _gradients(model, embeddings, _tree(embeddings.weight.dtype))
+    return bool(first.any()) or not bool(prefix.any())
 
 
 def check_takes_trees(model: Any) -> None:
@@ -102,17 +85,40 @@ def check_takes_trees(model: Any) -> None:
             no mask (FlashAttention). The message says what to do.
     """
     try:
-        sees = sees_other_sequences(model, TREE)
+        mixes_branches = sees_other_sequences(model, TREE)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:  # some attention kernels refuse the mask
-        sees = True
-    if sees:
+        mixes_branches = True
+    if mixes_branches:
         raise ValueError(
             f"{type(model).__name__} mixes the branches of a tree: a layer goes on from token to token, or its "
             "attention takes no mask. Pack with prefixes='repeated', or load it with attn_implementation='sdpa'; for "
             "linear attention there are kernels that read tree_kv_index and its offsets (axolotl's tree-recurrence)"
         )
+
+
+def _gradients(model: Any, embeddings: nn.Module, given: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Returns the gradient of the last sequence's logits with respect to each `_LENGTH` embeddings of the row."""
+    device = next(embeddings.parameters()).device
+    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    seen: list[torch.Tensor] = []
+
+    def watch(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        """Makes the embeddings a leaf whose gradient can be taken."""
+        seen.append(output.detach().requires_grad_())
+        return seen[-1]
+
+    hook = embeddings.register_forward_hook(watch)
+    try:
+        with _evaluating(model), torch.enable_grad():
+            logits = getattr(model(**inputs, use_cache=False), "logits", None)
+            if logits is None:
+                raise ValueError(f"the output of {type(model).__name__} has no logits")
+            [gradient] = torch.autograd.grad(logits[:, -_LENGTH:].float().square().sum(), seen[:1])
+    finally:
+        hook.remove()
+    return gradient.split(_LENGTH, dim=1)
 
 
 def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -121,7 +127,7 @@ def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     The mask is added to attention scores.
     """
     at = torch.arange(3 * _LENGTH)
-    branch = at // _LENGTH  # 0: the prefix that both share
+    branch = at // _LENGTH  # 0 is the common prefix
     sees = (at[None] <= at[:, None]) & ((branch[None] == 0) | (branch[None] == branch[:, None]))
     mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
     positions = torch.cat([at[: 2 * _LENGTH], at[_LENGTH : 2 * _LENGTH]])
@@ -131,8 +137,8 @@ def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 def _rows(preset: str | Preset, media: Media | None) -> dict[str, Any]:
     """Returns a row of two sequences, with a preset's keys."""
-    made = get_preset(preset) if isinstance(preset, str) else preset
-    return {name: value for name, value in made.convert(_two_sequences(made, media)).items() if name != "labels"}
+    preset = get_preset(preset) if isinstance(preset, str) else preset
+    return {name: value for name, value in preset.convert(_two_sequences(preset, media)).items() if name != "labels"}
 
 
 def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:

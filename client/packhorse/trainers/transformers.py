@@ -8,6 +8,7 @@
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ class PackedTrainerMixin(_AnyTrainer):
             )
         if options.get("data_collator") is not None:
             raise ValueError("data_collator has no part in packed batches; leave it out, or give PackedData a preset")
-        self._of_validation: dict[int, ValidationBatches] = {}
+        self._validation_batches: dict[int, ValidationBatches] = {}
         self._presets_asked: set[str] = set()
         stand_in = self._stand_in()
         super().__init__(
@@ -205,10 +206,10 @@ class PackedTrainerMixin(_AnyTrainer):
             data = self.eval_dataset[data]
         if not isinstance(data, PackedData):
             return super().get_eval_dataloader(eval_dataset)
-        if id(data) not in self._of_validation:
+        if id(data) not in self._validation_batches:
             loader = self._loader(data, self.args.per_device_eval_batch_size)
-            self._of_validation[id(data)] = ValidationBatches(loader)
-        return BatchesWithoutCursor(self._of_validation[id(data)])
+            self._validation_batches[id(data)] = ValidationBatches(loader)
+        return BatchesWithoutCursor(self._validation_batches[id(data)])
 
     def evaluation_loop(self, dataloader: Any, *options: Any, metric_key_prefix: str = "eval", **more: Any) -> Any:
         """Evaluates as the trainer does; for packed data the loss is the mean over all targets of all processes."""
@@ -247,7 +248,7 @@ class PackedTrainerMixin(_AnyTrainer):
         batches = self._batches
         assert batches is not None
         if self.args.max_steps <= 0:
-            # Steps done of the whole run, in steps of the present shape: all but those that remain of this epoch.
+            # Steps of the run that are done, in steps of this run's shape: all but those that remain of this epoch.
             done = (batches.epoch + 1) * num_update_steps_per_epoch - self._updates(batches.num_left)
             self._steps_done = min(done, max_steps)
             self.state.max_steps = self.state.global_step + max_steps - self._steps_done
@@ -257,7 +258,7 @@ class PackedTrainerMixin(_AnyTrainer):
         """Loads both from a checkpoint, and moves the schedule to the share of the run that is done."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if self._steps_done not in (None, self.state.global_step) and isinstance(self.lr_scheduler, LambdaLR):
-            _move(self.lr_scheduler, self._steps_done)
+            _set_step(self.lr_scheduler, self._steps_done)
 
     def _run_epoch(self, *, epoch: int, steps_in_epoch: int, num_update_steps_per_epoch: int, **options: Any) -> None:
         """Trains on the remaining batches of an epoch; optimizer steps are counted from the first of them."""
@@ -270,10 +271,10 @@ class PackedTrainerMixin(_AnyTrainer):
 
     def _updates(self, num_batches: int) -> int:
         """Returns the number of optimizer steps in this number of this process's batches."""
-        return -(-num_batches // self.args.gradient_accumulation_steps)
+        return math.ceil(num_batches / self.args.gradient_accumulation_steps)
 
     def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
-        """Opens a loader with the trainer's values where the data has none."""
+        """Opens a loader, with the trainer's values for those that the data leaves out."""
         args = self.args
         attention = str(getattr(getattr(self.model, "config", None), "_attn_implementation", ""))
         preset: PresetName = "padding-free" if "flash" in attention else "rows"
@@ -344,7 +345,7 @@ class PackedTrainerMixin(_AnyTrainer):
         """Ends the workers of all loaders."""
         if self._batches is not None:
             self._batches.close()
-        for batches in self._of_validation.values():
+        for batches in self._validation_batches.values():
             batches.close()
 
 
@@ -366,10 +367,12 @@ def _replaced(eval_dataset: Any, stand_in: Any) -> Any:
     return stand_in if isinstance(eval_dataset, PackedData) else eval_dataset
 
 
-def _move(scheduler: LambdaLR, num_steps: int) -> None:
+def _set_step(scheduler: LambdaLR, num_steps: int) -> None:
     """Sets a learning rate's schedule to its state after this number of steps."""
     scheduler.last_epoch = num_steps
-    rates = [base * of(num_steps) for base, of in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)]
+    rates = [
+        base * factor_of(num_steps) for base, factor_of in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    ]
     for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     scheduler._last_lr = rates

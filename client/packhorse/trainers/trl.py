@@ -17,8 +17,8 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(f"PackedSFTTrainer needs {error.name}: install packhorse[trl]") from None
 
-_SAID_BY_DATA = ("assistant_only_loss", "completion_only_loss")
-"""SFTConfig's options in place of which packed data has a loss mask."""
+_REPLACED_OPTIONS = ("assistant_only_loss", "completion_only_loss")
+"""SFTConfig's options that have no effect, because packed data has a loss mask."""
 
 
 class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
@@ -43,7 +43,7 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
     _total_train_tokens: int
 
     def __init__(self, model: Any, args: Any = None, **options: Any) -> None:
-        for name in _SAID_BY_DATA:
+        for name in _REPLACED_OPTIONS:
             if getattr(args, name, None):
                 raise ValueError(
                     f"{name} has no say over packed data; `packhorse tokenize` writes a loss mask beside the tokens: "

@@ -67,8 +67,8 @@ class VerlScheduler:
             ValueError: a sequence does not fit all ranks together.
         """
         numbers = [number for number, _ in sample_id_seqlens]
-        steps = self._rule.tile([length for _, length in sample_id_seqlens])
+        micro_batches = self._rule.tile([length for _, length in sample_id_seqlens])
         return [
             [[numbers[index] for index in part.indices] for part in parts for _ in range(part.num_ranks)]
-            for parts in steps
+            for parts in micro_batches
         ]
