@@ -6,7 +6,7 @@ Legend: B rows, L tokens in a row, A tokens of all sequences of a row, M trained
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,9 @@ from packhorse.client.streams import AS_IT_IS, MASKED
 from packhorse.rollouts.prefix_tree import PrefixTree
 
 
-def _nothing() -> NDArray[np.int64]:
-    """Returns an empty array."""
-    return np.zeros(0, dtype=np.int64)
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class TreeRow:
-    """One row of a batch, before it is joined with others. Without arguments it is empty.
+    """One row of a batch, before it is joined with others.
 
     Fields without a text are as in `PrefixTree`. Positions count from the row's begin, and padding is at the end.
     Legend: N tokens of the row, S segments, K keys.
@@ -37,24 +32,24 @@ class TreeRow:
         ([1, 2, 3, 2, 4], [0, 1, 0, 3])
     """
 
-    tokens: NDArray[np.int64] = field(default_factory=_nothing)
-    depths: NDArray[np.int64] = field(default_factory=_nothing)
-    labels: NDArray[np.int64] = field(default_factory=_nothing)
+    tokens: NDArray[np.int64]
+    depths: NDArray[np.int64]
+    labels: NDArray[np.int64]
     """The next token, if it is trained, else -100: int64 [N]."""
-    is_token: NDArray[np.int64] = field(default_factory=_nothing)
+    is_token: NDArray[np.int64]
     """1 on tokens, 0 on padding: int64 [N]."""
-    subtree_ends: NDArray[np.int64] = field(default_factory=_nothing)
-    keys: NDArray[np.int64] = field(default_factory=_nothing)
+    subtree_ends: NDArray[np.int64]
+    keys: NDArray[np.int64]
     """Positions that each segment's queries attend to, segment after segment (`PrefixTree.paths`): int64 [K]."""
-    segment_ends: NDArray[np.int64] = field(default_factory=_nothing)
-    path_ends: NDArray[np.int64] = field(default_factory=_nothing)
+    segment_ends: NDArray[np.int64]
+    path_ends: NDArray[np.int64]
     """Exclusive end of each segment's positions in `keys`: int64 [S]."""
-    token_index: NDArray[np.int64] = field(default_factory=_nothing)
+    token_index: NDArray[np.int64]
     """Position that predicts each trained token (`PrefixTree.targets`): int64 [M]."""
-    sequence_index: NDArray[np.int64] = field(default_factory=_nothing)
+    sequence_index: NDArray[np.int64]
     """The sequence of each trained token: int64 [M]."""
-    num_sequences: int = 0
-    num_forks: int = 0
+    num_sequences: int
+    num_forks: int
 
     @classmethod
     def of(
@@ -69,7 +64,7 @@ class TreeRow:
                 trained; its tokens are replaced unless a sequence without a replacement shares them.
         """
         if not len(sequences):
-            return cls()
+            return cls.empty()
         tree = PrefixTree.of(sequences)
         if redactions is not None:
             trained = trained & np.repeat(redactions == AS_IT_IS, np.diff(tree.sequence_ends, prepend=0))
@@ -89,6 +84,12 @@ class TreeRow:
             num_sequences=len(sequences),
             num_forks=tree.num_forks,
         )
+
+    @classmethod
+    def empty(cls) -> "TreeRow":
+        """Returns a row without tokens."""
+        counts = dict.fromkeys(("num_sequences", "num_forks"), 0)
+        return cls(**{field.name: np.zeros(0, dtype=np.int64) for field in fields(cls)} | counts)
 
     @property
     def num_tokens(self) -> int:
@@ -141,7 +142,7 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
         pad_token_id: token of padding.
         flatten: whether rows are joined in one without padding. If no row has a sequence, that one is all padding.
     """
-    parts = [row for row in rows if row.num_sequences or not flatten] or [TreeRow()]
+    parts = [row for row in rows if row.num_sequences or not flatten] or [TreeRow.empty()]
     is_empty = not any(part.num_sequences for part in parts)
     sizes = [part.num_tokens if flatten and not is_empty else row_tokens for part in parts]
     for part, size in zip(parts, sizes, strict=True):

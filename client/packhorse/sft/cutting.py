@@ -73,12 +73,10 @@ def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[
         for part, text in _texts(message.get("content"))
     }
     lengths = {place: num_tokens_of(text) for place, text in texts.items()}
-    longest = max(lengths.values(), default=0)
-    room = max(1, longest - excess)
-    if longest <= room:
+    longest = max(lengths, key=lengths.__getitem__, default=None)
+    if longest is None or lengths[longest] <= (room := max(1, lengths[longest] - excess)):
         return None
-    number, part = next(place for place, length in lengths.items() if length == longest)
-    text = texts[number, part]
+    (number, part), text = longest, texts[longest]
     low, high = 0, len(text)
     while low < high:  # bisects for the fewest characters to cut
         middle = (low + high) // 2

@@ -90,6 +90,7 @@ def _contents_left_out(chat: Conversation, traced: TracedText, shown: Shown) -> 
             came_out[leaf.message] = shown.has(leaf)
         elif len(leaf.path) > 1 and leaf.path[0] == "content" and leaf.path[-1] != "type":
             is_shown = bool(leaf.text.strip()) and shown.has(leaf) and id(leaf) not in shown.as_python
+            # Other texts of a part, such as an image's URL, count only if they came out.
             is_text = not isinstance(leaf.path[1], int) or leaf.path[-1] in ("text", "thinking", "reasoning")
             if is_shown or (is_text and leaf.text.strip()):
                 came_out[leaf.message] = came_out.get(leaf.message, False) or is_shown

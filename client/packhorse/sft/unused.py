@@ -84,14 +84,14 @@ class Shown:
     def _depends_on(self, leaves: Sequence[Leaf]) -> bool:
         """Returns whether the text changes if these leaves get another text."""
         messages, tools = self._chat.messages, self._variables.get("tools")
-        paths = {(leaf.message, *leaf.path): leaf.text for leaf in leaves}
-        marked = [_marked(message, (number,), paths) for number, message in enumerate(messages)]
+        texts = {(leaf.message, *leaf.path): leaf.text for leaf in leaves}
+        marked = [_marked(message, (number,), texts) for number, message in enumerate(messages)]
         for message, other in zip(messages, marked, strict=True):
             for name in REASONING:  # reasoning under several names is one leaf, so all its names change together
                 twins = [twin for twin in REASONING if name in message and message.get(twin) is message[name]]
                 if other.get(name) is not message.get(name):
                     other.update(dict.fromkeys(twins, other[name]))
-        return self.changes(marked, None if tools is None else _marked(tools, (None, "tools"), paths))
+        return self.changes(marked, None if tools is None else _marked(tools, (None, "tools"), texts))
 
     def missing(self, leaf: Leaf) -> str:
         """Returns the rest of a leaf's text, if only some of it came out; otherwise an empty text."""
@@ -194,22 +194,20 @@ def _is_wiring(leaf: Leaf) -> bool:
     return leaf.path[-1] == "type" or (leaf.path[-1] in _WIRING and is_near)
 
 
-def _marked(value: Any, path: tuple[Any, ...], marked: Mapping[tuple[Any, ...], str]) -> Any:
-    """Returns a copy of a value in which the texts at some paths are changed, by a mark at their end.
+def _marked(value: Any, path: tuple[Any, ...], texts: Mapping[tuple[Any, ...], str]) -> Any:
+    """Returns a copy of a value, at `path` in its row, in which some texts have a mark at their end.
 
-    Args:
-        value: the value.
-        path: path of the value.
-        marked: path → text that is expected there. If the text is the path's last key, the key is changed.
+    `texts` are the texts to mark, by path. If such a text is its path's last key, the key gets the mark.
     """
     if isinstance(value, dict):
-        return {
-            key + WORDS_MARK if marked.get((*path, key)) == key != item else key: _marked(item, (*path, key), marked)
-            for key, item in value.items()
-        }
+        copy = {}
+        for key, item in value.items():
+            is_marked = texts.get((*path, key)) == key and item != key
+            copy[key + WORDS_MARK if is_marked else key] = _marked(item, (*path, key), texts)
+        return copy
     if isinstance(value, list):
-        return [_marked(item, (*path, number), marked) for number, item in enumerate(value)]
-    return value + WORDS_MARK if isinstance(value, str) and marked.get(path) == value else value
+        return [_marked(item, (*path, number), texts) for number, item in enumerate(value)]
+    return value + WORDS_MARK if isinstance(value, str) and texts.get(path) == value else value
 
 
 def _distinct(leaves: Iterable[Leaf]) -> Iterable[Leaf]:

@@ -1,10 +1,10 @@
 """Jinja's environments for chat templates: sandboxed, with what transformers' `apply_chat_template` offers templates.
 
 Owns the two environments in which a template is compiled: one that renders, and one that renders the same text and
-follows where each character comes from. Leaves compiling templates to `sft.template`, the record of origins to
-`sft.tracing.trace`, and stand-ins for Python's own functions to `sft.tracing.sandbox`. The second environment changes a
-template's tree, so that loops and macros tell the record which message they are about; the changes are filters whose
-names begin with an underscore, such as `_enter`.
+follows where each character comes from. For the second, `follow` changes a template's tree, so that loops and macros
+tell the record which message they are about; it puts in filters whose names begin with an underscore, such as `_enter`.
+Leaves compiling templates to `sft.template`, the record of origins to `sft.tracing.trace`, and stand-ins for Python's
+own functions to `sft.tracing.sandbox`.
 
 Beyond Jinja, a template may use `tojson`, `raise_exception`, `strftime_now`, loop controls, trimmed blocks, and
 `{% generation %}` blocks.

@@ -150,24 +150,24 @@ class Traced(str):
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """Returns what `str` does, with origins."""
-        return self._found(str.split(self, sep, maxsplit), sep)
+        return self._located(str.split(self, sep, maxsplit), sep)
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """Returns what `str` does, with origins."""
-        return self._found(str.rsplit(self, sep, maxsplit), sep)
+        return self._located(str.rsplit(self, sep, maxsplit), sep)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
         """Returns what `str` does, with origins."""
-        ends = self._found(str.splitlines(self, True), "")
+        ends = self._located(str.splitlines(self, True), "")
         return [line if keepends else line[: len(str.splitlines(line)[0])] for line in ends]
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
         """Returns what `str` does, with origins."""
-        return cast(tuple[str, str, str], tuple(self._found(str.partition(self, sep), "")))
+        return cast(tuple[str, str, str], tuple(self._located(str.partition(self, sep), "")))
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
         """Returns what `str` does, with origins."""
-        return cast(tuple[str, str, str], tuple(self._found(str.rpartition(self, sep), "")))
+        return cast(tuple[str, str, str], tuple(self._located(str.rpartition(self, sep), "")))
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         """Returns what `str` does, with origins."""
@@ -199,7 +199,7 @@ class Traced(str):
             return Traced(text, self._runs, self._trace)
         return Traced(text, (Run(len(text), Dump(self)),), self._trace)
 
-    def _found(self, parts: Sequence[str], sep: str | None) -> list[str]:
+    def _located(self, parts: Sequence[str], sep: str | None) -> list[str]:
         """Returns parts of this text, one after the other with `sep` between them, as traced text.
 
         With `sep` None, any white space may be between them, so each part is searched for.
