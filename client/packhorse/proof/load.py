@@ -152,16 +152,8 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
 def _read_epoch(load: Load, stream: BinStream, opened: float, began: float, num_steps: int, measured: Measured) -> int:
     """Reads the stream of one epoch until its end, or until the time is over.
 
-    Args:
-        load: the load that the stream is part of.
-        stream: the stream.
-        opened: when the stream was requested.
-        began: when the load began.
-        num_steps: steps read in the epochs before.
-        measured: is filled in.
-
-    Returns:
-        `num_steps` and the steps read here.
+    The stream was requested at `opened`, the load at `began`. `num_steps` were read in the epochs before; returns them
+    and the steps read here. Fills in `measured`.
     """
     end = began + load.seconds
     # The wait for the block that comes next: since when, and the list of such waits, which is another for the first.

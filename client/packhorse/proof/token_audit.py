@@ -116,12 +116,12 @@ class _Check:
         self._streams = audit.streams
         self._maker = maker = audit.dataset.maker
         form = maker.form
-        unknown = [field for field in fields(RowFormat) if field.name not in _KNOWN]
-        has_unknown = any(getattr(form, field.name) != field.default for field in unknown)
+        unknown = [option for option in fields(RowFormat) if option.name not in _KNOWN]
+        has_unknown = any(getattr(form, option.name) != option.default for option in unknown)
         if maker.preset is not None or form.is_flat or form.shared_prefix == "tree" or has_unknown:
             raise ValueError(
                 "a token audit compares plain batches: make its dataset without a preset, flatten, "
-                f"shared_prefix='tree' and {' and '.join(field.name for field in unknown)}"
+                f"shared_prefix='tree' and {' and '.join(option.name for option in unknown)}"
             )
         if maker.wants_tokens and audit.against is None:
             raise ValueError("tokens from the server are compared with files: give against=")

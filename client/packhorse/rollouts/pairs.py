@@ -3,13 +3,6 @@
 Owns the keys that a batch of pairs has besides those of every batch, that the two answers of a pair share a row, pairs
 from a dataset with groups (`as_pair_batch`), and the pairs' log-probabilities. Leaves the choice of bins to the
 service's planner, the keys of every batch to `packhorse.client.batches`, and the loss to the trainer.
-
-    batches = pack_pairs(prompts, chosen, rejected, max_seq_len=4096, pad_token_id=0, world_size=8)
-    for batch in batches[rank::8]:
-        policy = pair_log_probs(batch, model(...).logits)
-        reference = pair_log_probs(batch, reference_model(...).logits)
-        margins = (policy.chosen - reference.chosen) - (policy.rejected - reference.rejected)
-        loss = -logsigmoid(beta * margins).sum() / num_pairs
 """
 
 from collections.abc import Mapping, Sequence

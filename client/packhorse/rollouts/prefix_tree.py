@@ -115,7 +115,7 @@ class PrefixTree:
 
     @property
     def num_forks(self) -> int:
-        """Number of forks: segments after which sequences part that began alike."""
+        """Number of forks: segments with several children."""
         parents = self.parents[self.parents >= 0]
         return int((np.bincount(parents, minlength=1) > 1).sum())
 

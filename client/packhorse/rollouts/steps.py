@@ -37,13 +37,7 @@ def assembler_of(
 ) -> BatchAssembler:
     """Checks the options of rows, and returns the assembler of batches of rollouts or pairs.
 
-    Args:
-        max_seq_len: a bin's capacity in tokens.
-        prefixes: "repeated" or "tree".
-        rows: other fields of `RowFormat`, by name.
-        pad_token_id: as in `RowFormat`.
-        shift_labels: as in `RowFormat`; None: False, or True in trees.
-        flatten: as in `RowFormat`.
+    The arguments are those of `pack_rollouts`; `rows` are further fields of `RowFormat`, by name.
 
     Raises:
         TypeError: a name in `rows` is not a field of `RowFormat`.
@@ -85,19 +79,9 @@ def bins_of_steps(
 ) -> list[NDArray[np.int64]]:
     """Packs items into bins; the number of bins is a multiple of world_size · batch_size.
 
-    Legend: S items, such as rollouts.
-
-    Args:
-        client: client of the server that packs; None packs in this process.
-        rooms: tokens that each item takes: int64 [S].
-        max_seq_len: a bin's capacity in tokens.
-        world_size: data-parallel ranks.
-        batch_size: bins in a batch.
-        what: name of the items, such as "rollouts", for errors.
-        packing: the packer and its limits.
-        separate_by: a number for each item; items with different numbers share no bin: int64 [S]. None if all may.
-        resources: as in `Client.pack_sequences`.
-        costs: as in `Client.pack_sequences`.
+    An item takes `rooms` tokens, and `what` is the name of items in errors, such as "rollouts". Items with different
+    numbers in `separate_by` share no bin. `resources` and `costs` are as in `Client.pack_sequences`. Without a client,
+    this process packs.
 
     Returns:
         For each bin the indices of its items: int64.

@@ -8,6 +8,7 @@ planner.
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from transfer_queue.sampler import GRPOGroupNSampler
 
 from packhorse.client import Client
@@ -100,7 +101,7 @@ class PackedSampler(GRPOGroupNSampler):
         taken, consumed = of_ranks[rank][batch]
         return list(taken), list(consumed)
 
-    def _lengths(self, chosen: list[int], partition: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def _lengths(self, chosen: list[int], partition: Any) -> NDArray[np.int64]:
         """Returns the tokens of each sample, from the partition's metadata: int64 [len(chosen)]."""
         of_samples = {} if partition is None else partition.get_custom_meta(chosen)
         lengths = [of_samples.get(sample, {}).get("total_lengths") for sample in chosen]
@@ -111,15 +112,10 @@ class PackedSampler(GRPOGroupNSampler):
             )
         return np.array(lengths, dtype=np.int64)
 
-    def _parts(
-        self, chosen: list[int], lengths: np.ndarray[Any, np.dtype[np.int64]], batch_size: int
-    ) -> list[list[int]]:
+    def _parts(self, chosen: list[int], lengths: NDArray[np.int64], batch_size: int) -> list[list[int]]:
         """Returns the samples of each rank; a rank is a bin, and a group an item that is never divided.
 
-        Args:
-            chosen: samples of one batch of all ranks, group after group.
-            lengths: tokens of each sample: int64 [len(chosen)].
-            batch_size: samples of a rank.
+        `chosen` are the samples of one batch of all ranks, group after group; `batch_size` is that of a rank.
         """
         groups = np.arange(len(chosen)) // self.n_samples_per_prompt
         group_starts = np.arange(0, len(chosen), self.n_samples_per_prompt)

@@ -154,14 +154,9 @@ def prefix_sharing(batches: Iterable[TreeBatch]) -> PrefixSharing:
 def tree_batch(
     bins: Sequence[NDArray[np.int64]], rollouts: FlatRollouts, max_seq_len: int, *, pad_token_id: int, flatten: bool
 ) -> TreeBatch:
-    """Makes one batch of some bins of rollouts.
+    """Makes one batch of some bins of all rollouts; each bin holds indices of rollouts, int64, and becomes a row.
 
-    Args:
-        bins: rollouts of each bin, which becomes a row: int64.
-        rollouts: all rollouts.
-        max_seq_len: tokens of a row.
-        pad_token_id: token that fills a row's free end.
-        flatten: whether all rows are joined in one without padding.
+    The other arguments are those of `pack_rollouts`.
     """
     rows = []
     trained_tokens = [np.zeros(0, dtype=np.int64)]  # indices in the flat rollouts

@@ -39,15 +39,8 @@ def bins_of_trees(
     If the slowest rank takes more than ENOUGH times the mean, tries again with the dearest items halved. Returns the
     most even result.
 
-    Args:
-        client: as in `pack_rollouts`.
-        rollouts: checked; none is longer than `max_seq_len`.
-        max_seq_len: most distinct tokens in a bin.
-        world_size: as in `pack_rollouts`.
-        batch_size: as in `pack_rollouts`.
-        packing: as in `pack_rollouts`; its `max_sequences_per_bin` limits rollouts, not items.
-        resources: as in `pack_rollouts`; a group takes the sum of its rollouts' amounts.
-        max_trained_tokens: most trained tokens in a bin; None for no limit.
+    The arguments are as in `pack_rollouts`. `rollouts` are checked, and none is longer than `max_seq_len`, the most
+    distinct tokens in a bin. `max_sequences_per_bin` limits rollouts, not items.
 
     Returns:
         For each bin its rollouts, ascending in each item: int64.
@@ -58,8 +51,8 @@ def bins_of_trees(
     """
     limits = _limits(rollouts, packing, resources, max_trained_tokens)
     amounts = np.empty((len(rollouts.sequences), len(limits)), dtype=np.int64)
-    for column, (of_rollouts, _) in enumerate(limits.values()):
-        amounts[:, column] = of_rollouts
+    for column, (amount, _) in enumerate(limits.values()):
+        amounts[:, column] = amount
     kinds = rollouts.version_numbers
     shared = SharedPrefixes.of(
         rollouts.sequences,
@@ -88,14 +81,15 @@ def bins_of_trees(
         return _Packed(items, bins, costs, np.array([costs[members].sum() for members in bins]))
 
     capacities = np.array([max_seq_len, *(cap for _, cap in limits.values())], dtype=np.int64)
-    best = last = packed(items_that_fit(shared, capacities, world_size * batch_size))
+    bins_per_step = world_size * batch_size
+    best = last = packed(items_that_fit(shared, capacities, bins_per_step))
     for most in () if packing.balance is Balance.NONE else _COST_LIMITS:
-        if best.duration(world_size * batch_size, packing) <= ENOUGH:
+        if best.duration(bins_per_step, packing) <= ENOUGH:
             break
         finer = finer_items(shared, last.items, last.costs, most * last.bin_costs.mean())
         if finer is not None:
             last = packed(finer)
-            best = min(best, last, key=lambda each: each.slowest(world_size * batch_size, packing))
+            best = min(best, last, key=lambda attempt: attempt.slowest(bins_per_step, packing))
     return [best.rollouts(members, shared) for members in best.bins]
 
 
@@ -111,19 +105,19 @@ class _Packed:
     bin_costs: NDArray[np.int64]
     """Cost of each bin: int64 [bins]."""
 
-    def slowest(self, num_ranks: int, packing: PackOptions) -> int:
+    def slowest(self, bins_per_step: int, packing: PackOptions) -> int:
         """Returns the cost that all ranks wait for.
 
         Ranks wait for the slowest bin of each step, or with balance `optimizer-step` for the rank with the largest sum.
         """
-        in_steps = self.bin_costs.reshape(-1, num_ranks)
+        in_steps = self.bin_costs.reshape(-1, bins_per_step)
         if packing.balance is Balance.OPTIMIZER_STEP:
             return int(in_steps.sum(axis=0).max())
         return int(in_steps.max(axis=1).sum())
 
-    def duration(self, num_ranks: int, packing: PackOptions) -> float:
+    def duration(self, bins_per_step: int, packing: PackOptions) -> float:
         """Returns `slowest` as a multiple of what each rank would take if all were even; at least 1."""
-        return self.slowest(num_ranks, packing) * num_ranks / max(int(self.bin_costs.sum()), 1)
+        return self.slowest(bins_per_step, packing) * bins_per_step / max(int(self.bin_costs.sum()), 1)
 
     def rollouts(self, members: NDArray[np.int64], shared: SharedPrefixes) -> NDArray[np.int64]:
         """Returns the rollouts of a bin, item after item; `members` are indices of the bin's items."""
@@ -140,15 +134,15 @@ def _limits(
     Raises:
         ValueError: an amount does not fit the rollouts, a name is taken, or a rollout exceeds a cap by itself.
     """
-    num = len(rollouts.sequences)
+    num_rollouts = len(rollouts.sequences)
     limits: dict[str, tuple[NDArray[np.int64], int]] = {}
     if max_trained_tokens is not None:
         limits["trained tokens"] = (rollouts.num_trained, max_trained_tokens)
     if packing.max_sequences_per_bin is not None:
-        limits["rollouts"] = (np.ones(num, dtype=np.int64), packing.max_sequences_per_bin)
+        limits["rollouts"] = (np.ones(num_rollouts, dtype=np.int64), packing.max_sequences_per_bin)
     for budget in budget_messages(resources):
-        if len(budget.amounts) != num:
-            raise ValueError(f"resources[{budget.name!r}] must have one integer for each of {num} rollouts")
+        if len(budget.amounts) != num_rollouts:
+            raise ValueError(f"resources[{budget.name!r}] must have one integer for each of {num_rollouts} rollouts")
         if budget.name in limits:
             raise ValueError(f"resources[{budget.name!r}] is the name of another cap here; name the resource otherwise")
         limits[budget.name] = np.array(budget.amounts, dtype=np.int64), budget.cap

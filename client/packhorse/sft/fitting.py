@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from packhorse.sft.forms.template_forms import TEMPLATE_FORMS, Messages
 from packhorse.sft.messages import Conversation
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
-from packhorse.sft.tracing.provenance import Dump, Leaf, Run
+from packhorse.sft.tracing.provenance import Dump, Leaf, placed
 from packhorse.sft.unused import Shown, has_text, shown_of
 
 
@@ -112,7 +112,8 @@ def _writes_null(chat: Conversation, traced: TracedText) -> bool:
     """Returns whether a content that is null was written as the word None."""
     nulls = [number for number, message in enumerate(chat.messages) if message.get("content", "") is None]
     return bool(nulls) and any(
-        run.source is None and run.writer in nulls and "None" in text for run, text in _words(traced)
+        run.source is None and run.writer in nulls and "None" in traced.text[begin : begin + run.length]
+        for begin, run in placed(traced.runs)
     )
 
 
@@ -125,11 +126,3 @@ def _without_objects(messages: Messages) -> Iterator[Messages]:
         content = message.get("content")
         if isinstance(content, dict) and content and not has_text(content):
             yield [*messages[:number], {**message, "content": {}}, *messages[number + 1 :]]
-
-
-def _words(traced: TracedText) -> list[tuple[Run, str]]:
-    """Returns each run of a text with its characters."""
-    ends = [0]
-    for run in traced.runs:
-        ends.append(ends[-1] + run.length)
-    return [(run, traced.text[begin : begin + run.length]) for run, begin in zip(traced.runs, ends, strict=False)]

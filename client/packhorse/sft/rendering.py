@@ -14,7 +14,7 @@ from packhorse.sft.fitting import fit
 from packhorse.sft.messages import Conversation
 from packhorse.sft.template import ChatTemplate, TracedText
 from packhorse.sft.tokenizer import Marks
-from packhorse.sft.tracing.provenance import Dump, Leaf, Run, leaves_of
+from packhorse.sft.tracing.provenance import Dump, Leaf, Run, leaves_of, placed
 from packhorse.sft.turns import Turn, find_turns
 from packhorse.sft.unused import unused_fields
 
@@ -49,11 +49,9 @@ class RenderedChat:
 
     def own_texts(self) -> Iterator[str]:
         """Yields the parts of the text that come from the row, not from the template."""
-        end = 0
-        for run in self.runs:
-            end += run.length
+        for begin, run in placed(self.runs):
             if run.source is not None:
-                yield self.text[end - run.length : end]
+                yield self.text[begin : begin + run.length]
 
     def again(self, conversation: Conversation) -> "RenderedChat":
         """Renders another conversation in the same way."""
@@ -62,12 +60,12 @@ class RenderedChat:
     def origins(self) -> list[Origin]:
         """Returns the origins of the text's characters, in order, for people."""
         found: list[Origin] = []
-        end = 0
-        for run in self.runs:
-            end += run.length
+        for begin, run in placed(self.runs):
             leaf = _first_leaf(run)
             message = run.writer if run.writer is not None or leaf is None else leaf.message
-            found.append(Origin(end, message, None if leaf is None else _path(leaf, isinstance(run.source, Dump))))
+            found.append(
+                Origin(begin + run.length, message, None if leaf is None else _path(leaf, isinstance(run.source, Dump)))
+            )
         return found
 
 

@@ -76,12 +76,10 @@ def with_prefix_space(model: Any, wanted: bool) -> Any:
 
 
 def _as_llama(model: Any, prefix: bool | None, *, is_legacy: bool) -> Any:
-    """Returns a tokenizer with the blanks of Llama's class; the same object if nothing changes.
+    """Returns a tokenizer with the blanks of Llama's class; the same object if nothing changes, as for one of bytes.
 
-    Args:
-        model: the tokenizer; one that works on bytes is not changed.
-        prefix: the settings' `add_prefix_space`; False for no blank.
-        is_legacy: whether the blank is before each part of a text between special tokens, not only before the text.
+    `prefix` is the settings' `add_prefix_space`, False for no blank. With `is_legacy` the blank is before each part of
+    a text between special tokens, not only before the text.
     """
     state = json.loads(model.to_str())
     if any(part["type"] == "ByteLevel" for part in _parts(state.get("pre_tokenizer"))):

@@ -18,14 +18,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any
 
 from packhorse.sft.forms.plain_data import WORDS_MARK
 from packhorse.sft.messages import Conversation, with_other_words
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
 from packhorse.sft.tokenizer import Marks
-from packhorse.sft.tracing.provenance import Dump, Leaf, Run
+from packhorse.sft.tracing.provenance import Dump, Leaf, Run, placed
 
 Range = tuple[int, int]
 """[begin, end) in a text."""
@@ -84,10 +84,8 @@ class _Search:
         self._text = traced.text
         self._traced = traced
         self._marks = marks
-        ends = list(accumulate((run.length for run in traced.runs), initial=0))
-        self._begins = ends[:-1]
-        self._placed = list(zip(ends, traced.runs, strict=False))
-        """(begin in the text, run) of every run, in the order of the text."""
+        self._placed = list(placed(traced.runs))
+        self._begins = [begin for begin, _ in self._placed]
         self._is_followed = any(run.writer is not None for run in traced.runs)
         """Whether the template's loop has an iteration about a message."""
 
@@ -184,16 +182,16 @@ class _Search:
 
     def _turn(self, begin: int, end: int, message: int, is_trained: bool) -> Turn:
         """Returns a turn; finds out whether it is open."""
-        closing = self._text[begin:end].rstrip()
-        is_closed = bool(self._marks.special) and closing.endswith(self._marks.special)
-        return Turn(begin, end, message, is_trained, not (is_closed and self._is_template(begin + len(closing) - 1)))
+        text = self._text[begin:end].rstrip()
+        is_closed = bool(self._marks.special) and text.endswith(self._marks.special)
+        return Turn(begin, end, message, is_trained, not (is_closed and self._is_template(begin + len(text) - 1)))
 
     def _with_closing(self, turn: Turn, end: int) -> Turn:
         """Returns the last turn with what the template writes after its loop, to the end of the first special token."""
         rest = self._text[end:]
-        mark = re.search("|".join(map(re.escape, self._marks.special)), rest) if self._marks.special else None
         if not rest.strip() or not self._is_template(end):
             return turn
+        mark = re.search("|".join(map(re.escape, self._marks.special)), rest) if self._marks.special else None
         return self._turn(turn.begin, end + mark.end() if mark else len(self._text), turn.message, turn.is_trained)
 
     def _is_template(self, at: int) -> bool:
@@ -205,19 +203,19 @@ class _Search:
 
         Only words before the message's own count. `begin` and `end` are what the message's iteration wrote.
         """
-        placed = islice(self._placed, bisect_left(self._begins, begin), bisect_left(self._begins, end))
-        words = next((at for at, run in placed if run.source is not None and not _is_role(run)), end)
-        zone = self._text[begin:words]
+        own_runs = islice(self._placed, bisect_left(self._begins, begin), bisect_left(self._begins, end))
+        words = next((at for at, run in own_runs if run.source is not None and not _is_role(run)), end)
+        opening = self._text[begin:words]
         prompt = self._prompt(number, begin)
-        shared = len(prompt) if zone.startswith(prompt) else self._shared(zone, prompt)
-        if not shared and zone:
+        shared = len(prompt) if opening.startswith(prompt) else self._shared(opening, prompt)
+        if not shared and opening:
             # The generation prompt writes no header. Then it is what a turn with any other content would begin with.
             message = with_other_words(self._chat.messages[number], WORDS_MARK)
             other = self._rendered([*self._chat.messages[:number], message, *self._chat.messages[number + 1 :]])
             if other is None or not other.startswith(self._text[:begin]):
                 return 0
-            shared = self._shared(zone, other[begin:].partition(WORDS_MARK)[0])
-            return shared if zone[:shared].strip() else 0
+            shared = self._shared(opening, other[begin:].partition(WORDS_MARK)[0])
+            return shared if opening[:shared].strip() else 0
         return shared
 
     def _prompt(self, number: int, begin: int) -> str:

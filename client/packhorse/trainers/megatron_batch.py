@@ -137,10 +137,6 @@ def _context_group(parallel_state: Any, size: int) -> dist.ProcessGroup:
     return getattr(parallel_state, name)(group_size=size)
 
 
-_NUM_SIZES = 4
-"""Sizes that `_MicroBatch.send` sends before the tensors."""
-
-
 class _MicroBatch(NamedTuple):
     """A micro-batch with its rows end to end, as the rank that reads sends it to its peers.
 
@@ -195,7 +191,7 @@ class _MicroBatch(NamedTuple):
         """Receives a micro-batch that the group's first rank sends, with the same `num_keys`."""
         device, first = device_of(group), first_rank_of(group)
         num_tokens, num_offsets, max_seqlen, cp_size = broadcast(
-            torch.empty(_NUM_SIZES, dtype=torch.int64, device=device), group, first
+            torch.empty(4, dtype=torch.int64, device=device), group, first
         ).tolist()
         received = torch.empty(num_keys * num_tokens + num_offsets, dtype=torch.int64, device=device)
         values, offsets = torch.split(broadcast(received, group, first), [num_keys * num_tokens, num_offsets])

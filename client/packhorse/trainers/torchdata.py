@@ -47,15 +47,6 @@ class PackedStatefulDataLoader(StatefulDataLoader):
 class PackedNode(BaseNode):
     """A source for `torchdata.nodes` that gives a loader's batches; its state is a cursor.
 
-    ```
-    loader = create_packed_dataloader("127.0.0.1:50051", "corpus", "corpus.idx", batch_size=8, seed=1)
-    node = Prefetcher(PackedNode(loader), prefetch_factor=4)
-    graph = Loader(node)
-    for epoch in range(3):
-        for batch in graph:
-            ...
-    ```
-
     After the end of an epoch, the graph's next iteration is the next epoch. If an iteration is left early, the next one
     begins the same epoch again, as in all graphs. The state of the graph resumes under any world size, batch size and
     number of workers, if the nodes after this one pass on batches one by one. Batches that they have prefetched are not

@@ -144,30 +144,25 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     """Returns the figures as lines of text."""
     streams = streams_shape(facts["world_size"], facts["workers_per_rank"])
     shape = f"{streams}, {counted(facts['batch_size'], 'bin')} a step"
-    lines = [f"{counted(facts['streams'], 'stream')} of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"]
+    first = f"{counted(facts['streams'], 'stream')} of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"
+    rows: list[tuple[str, str]] = []
     for name, key in (("first block", "first_block_seconds"), ("next block", "next_block_seconds")):
         found = facts[key]
         if found:
             times = "   ".join(
                 f"{part} {1000 * found[part]:,.1f} ms" for part in (*(f"p{q}" for q in _PERCENTILES), "max")
             )
-            lines.append(_line(name, f"{times}   of {found['count']:,}"))
+            rows.append((name, f"{times}   of {found['count']:,}"))
     rates = (facts[f"{what}_per_second"] for what in ("ids", "tokens", "bins"))
-    lines.append(_line("rate", "{:,.0f} ids/s   {:,.0f} tokens/s   {:,.0f} bins/s".format(*rates)))
+    rows.append(("rate", "{:,.0f} ids/s   {:,.0f} tokens/s   {:,.0f} bins/s".format(*rates)))
     if facts["slowest_over_median"] is not None:
-        share = f"{facts['slowest_over_median']:.0%} of the median's ids"
-        lines.append(_line("fairness", f"the slowest stream had {share}"))
+        rows.append(("fairness", f"the slowest stream had {facts['slowest_over_median']:.0%} of the median's ids"))
     own = f"{facts['bench_cores']:.1f} of this machine's {facts['machine_cores']} cores went into reading"
     is_busy = facts["bench_cores"] > _BUSY_SHARE * facts["machine_cores"]
-    lines.append(_line("bench", f"{own}{': it, and not the server, may be the limit' if is_busy else ''}"))
+    rows.append(("bench", f"{own}{': it, and not the server, may be the limit' if is_busy else ''}"))
     if facts["refused_streams"]:
         full = "servers were full: raise --max-streams of serve, or add replicas"
-        lines.append(_line("refused", f"{facts['refused_streams']} streams at first: {full}"))
+        rows.append(("refused", f"{facts['refused_streams']} streams at first: {full}"))
     if facts["failed_streams"]:
-        lines.append(_line("failed", f"{facts['failed_streams']} streams: {facts['first_error']}"))
-    return lines
-
-
-def _line(name: str, text: str) -> str:
-    """Returns a line of figures, with its name in a column."""
-    return f"{name:<12} {text}"
+        rows.append(("failed", f"{facts['failed_streams']} streams: {facts['first_error']}"))
+    return [first, *(f"{name:<12} {text}" for name, text in rows)]

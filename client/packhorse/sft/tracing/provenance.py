@@ -56,6 +56,14 @@ class Run(NamedTuple):
     """Whether they are in a `{% generation %}` block."""
 
 
+def placed(runs: Iterable[Run]) -> Iterator[tuple[int, Run]]:
+    """Yields (begin in the text, run) for each of a text's runs."""
+    begin = 0
+    for run in runs:
+        yield begin, run
+        begin += run.length
+
+
 def leaves_of(value: Any) -> Iterator[Leaf]:
     """Yields the leaves from which the traced texts of a value, its keys included, come."""
     if type(value) is Traced:
