@@ -125,8 +125,8 @@ class MixtureTally:
         component_ids = block.component_ids.repeat(np.diff(block.bin_ends, prepend=0))[is_counted]
         lengths = block.lengths[is_counted]
         redactions = None if block.redactions is None else block.redactions[is_counted]
-        # An empty bin has component -1, which + 1 counts first and [1:] leaves out.
-        bins = np.bincount(block.component_ids[block.positions >= 0] + 1, minlength=len(self._reports) + 1)[1:]
+        is_bin = (block.positions >= 0) & (block.component_ids >= 0)  # neither repeated nor empty
+        bins = np.bincount(block.component_ids[is_bin], minlength=len(self._reports))
         for number, report in enumerate(self._reports):
             ours = component_ids == number
             if is_left_out:

@@ -116,8 +116,9 @@ class AuditReport:
             masked, replaced = num_redacted(None if block.redactions is None else block.redactions[is_counted])
             self.masked += masked
             self.replaced += replaced
-        (sum_before, other_before), (of_block, other_of_block) = self.sums, ids_sum(ids, first_tokens)
-        self.sums = ((sum_before + of_block) % 2**64, (other_before + other_of_block) % 2**64)
+        pairs = zip(self.sums, ids_sum(ids, first_tokens), strict=True)
+        first, second = ((total + of_block) % 2**64 for total, of_block in pairs)
+        self.sums = first, second
         entries = _entries(ids, first_tokens)
         if tally is not None:
             tally.add(block, entries, is_counted, is_left_out=bool(left_out_by))

@@ -152,11 +152,11 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
 def _read_epoch(load: Load, stream: BinStream, opened: float, began: float, num_steps: int, measured: Measured) -> int:
     """Reads the stream of one epoch until its end, or until the time is over.
 
-    The stream was requested at `opened`, the load at `began`. `num_steps` were read in the epochs before; returns them
-    and the steps read here. Fills in `measured`.
+    The stream was requested at `opened`, and the load began at `began`. Fills in `measured`, and returns `num_steps`,
+    the steps of the epochs before, plus the steps read here.
     """
     end = began + load.seconds
-    # The wait for the block that comes next: since when, and the list of such waits, which is another for the first.
+    # When the wait for the next block began, and the list that it goes to; the first wait has a list of its own.
     asked, waits = opened, measured.first_seconds
     for block in stream:
         now = time.perf_counter()

@@ -1,7 +1,7 @@
 """What packing rollouts and packing pairs share: asking the planner for bins, and making the assembler of batches.
 
 Owns the call of the planner, in this process or on a server, and which options of rows are refused. Leaves what is
-packed to `given`, `pairs` and `tree_packs`, and the keys of batches to `pack` and `pairs`.
+packed to `given`, `pairs`, `tree_packs` and `transfer_queue`, and the keys of batches to `pack` and `pairs`.
 """
 
 from collections.abc import Mapping

@@ -64,7 +64,7 @@ class SharedPrefixes:
             kinds: a number for each rollout; rollouts with different numbers are never in a group: int64 [R]. None if
                 all may be.
         """
-        same = np.zeros(len(rows), dtype=np.int64)
+        same = np.zeros(len(rows), dtype=np.int64)  # one number for all
         kinds_and_groups = np.stack((same if kinds is None else kinds, same if group_of is None else group_of))
         order, shared = by_prefix(rows)
         if group_of is not None or kinds is not None:

@@ -72,11 +72,15 @@ def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[
         if number not in chat.own and message["role"] not in _OPENING
         for part, text in _texts(message.get("content"))
     }
-    lengths = {place: num_tokens_of(text) for place, text in texts.items()}
-    longest = max(lengths, key=lengths.__getitem__, default=None)
-    if longest is None or lengths[longest] <= (room := max(1, lengths[longest] - excess)):
+    if not texts:
         return None
-    (number, part), text = longest, texts[longest]
+    lengths = {place: num_tokens_of(text) for place, text in texts.items()}
+    longest = max(lengths, key=lengths.__getitem__)
+    room = max(1, lengths[longest] - excess)
+    if lengths[longest] <= room:
+        return None
+    text = texts[longest]
+    number, part = longest
     low, high = 0, len(text)
     while low < high:  # bisects for the fewest characters to cut
         middle = (low + high) // 2

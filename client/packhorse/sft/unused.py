@@ -88,8 +88,8 @@ class Shown:
         marked = [_marked(message, (number,), texts) for number, message in enumerate(messages)]
         for message, other in zip(messages, marked, strict=True):
             for name in REASONING:  # reasoning under several names is one leaf, so all its names change together
-                twins = [twin for twin in REASONING if name in message and message.get(twin) is message[name]]
                 if other.get(name) is not message.get(name):
+                    twins = [twin for twin in REASONING if message.get(twin) is message[name]]
                     other.update(dict.fromkeys(twins, other[name]))
         return self.changes(marked, None if tools is None else _marked(tools, (None, "tools"), texts))
 

@@ -80,7 +80,8 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
         raise ImportError("get_megatron_batch needs Megatron: install megatron-core") from error
     has_tokens = mtp_on_this_rank or parallel_state.is_pipeline_first_stage(ignore_virtual=True)
     has_labels = mtp_on_this_rank or parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-    inputs, targets = ("tokens", "position_ids") if has_tokens else (), ("labels",) if has_labels else ()
+    inputs = ("tokens", "position_ids") if has_tokens else ()
+    targets = ("labels",) if has_labels else ()
     keys = (*inputs, *targets, "padding_mask")
     group = parallel_state.get_tensor_model_parallel_group()
     if parallel_state.get_tensor_model_parallel_rank() == 0:

@@ -79,10 +79,10 @@ class Trace:
         self.collect(value, runs)
         return Traced(value, tuple(runs), self)
 
-    def collect(self, piece: str, runs: list[Run], seen: Callable[[Run], object] | None = None) -> None:
+    def collect(self, piece: str, runs: list[Run], on_foreign: Callable[[Run], object] | None = None) -> None:
         """Adds the runs of a text to those of a longer text; characters without a writer get the running one.
 
-        `seen` is called with each run of which another message's iteration is the writer.
+        `on_foreign` is called with each run that another message's iteration wrote.
         """
         writer = self.writer
         if type(piece) is not Traced or not piece._runs:
@@ -93,8 +93,8 @@ class Trace:
             if writer is not None and run.writer != writer:
                 if run.writer is None:
                     run = Run(run.length, run.source, run.at, writer, run.is_generated)
-                elif seen is not None:
-                    seen(run)
+                elif on_foreign is not None:
+                    on_foreign(run)
             runs.append(run)
 
     def _cross(self, run: Run) -> None:
