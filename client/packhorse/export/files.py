@@ -239,8 +239,7 @@ def _write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: 
         num_bins += len(block)
         num_samples += len(rows)
     # The headers again, now that the numbers of rows are known.
-    shapes = (num_samples, _NUM_COLUMNS), (num_bins + 1,), (num_bins,)
-    for file, shape in zip((samples, boundaries, order), shapes, strict=True):
+    for file, shape in ((samples, (num_samples, _NUM_COLUMNS)), (boundaries, (num_bins + 1,)), (order, (num_bins,))):
         file.seek(0)
         _write_header(file, shape)
     path_list.write(json.dumps(list(paths)).encode())

@@ -236,7 +236,8 @@ class _Leaves:
             # The child with the first sequence is pushed last, so it is popped first.
             children.sort(key=lambda child: -int(self.sequences[child[0] : child[1]].min()))
             stack += [(first, after, fork, parent) for first, after in children]
-        return _Segments(*np.array(rows, dtype=np.int64).T, last_segments)
+        first_depths, end_depths, parents, sequences = np.array(rows, dtype=np.int64).T
+        return _Segments(first_depths, end_depths, parents, sequences, last_segments)
 
 
 def _segment_paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

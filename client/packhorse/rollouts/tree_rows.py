@@ -88,8 +88,8 @@ class TreeRow:
     @classmethod
     def empty(cls) -> "TreeRow":
         """Returns a row without tokens."""
-        counts = dict.fromkeys(("num_sequences", "num_forks"), 0)
-        return cls(**{field.name: np.zeros(0, dtype=np.int64) for field in fields(cls)} | counts)
+        values: dict[str, Any] = {field.name: np.zeros(0, dtype=np.int64) for field in fields(cls)}
+        return cls(**values | {"num_sequences": 0, "num_forks": 0})
 
     @property
     def num_tokens(self) -> int:

@@ -108,7 +108,7 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
     values = micro_batch.values
     if cp_size > 1:
         values = values[:, context_parallel_indices(micro_batch.cu_seqlens, values.shape[1], cp_size, cp_rank)]
-    of_keys = dict(zip(keys, values.split(1), strict=True))
+    of_keys = dict(zip(keys, torch.split(values, 1), strict=True))
     labels = of_keys.get("labels")
     return MegatronBatch(
         tokens=of_keys.get("tokens"),

@@ -118,7 +118,7 @@ def _gradients(model: Any, embeddings: nn.Module, given: dict[str, Any]) -> tupl
             [gradient] = torch.autograd.grad(logits[:, -_LENGTH:].float().square().sum(), seen[:1])
     finally:
         hook.remove()
-    return gradient.split(_LENGTH, dim=1)
+    return torch.split(gradient, _LENGTH, dim=1)
 
 
 def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
