@@ -25,6 +25,8 @@ from packhorse.types import StreamHeader
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["FILE_FORMATS", "export_epoch"]
+
 FILE_FORMATS = ("jsonl", "parquet", "xtuner")
 """The forms that `export_epoch` writes."""
 _XTUNER_FILES = ("samples.npy", "boundaries.npy", "order.npy", "paths.json")
