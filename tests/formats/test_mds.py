@@ -128,6 +128,7 @@ def test_an_index_that_is_none(shards, text, message):
         lambda entry: entry.pop("samples"),
         lambda entry: entry["raw_data"].pop("bytes"),
         lambda entry: entry.update(samples="many"),
+        lambda entry: entry.update(column_names=None),
     ],
 )
 def test_an_index_whose_shard_lacks_its_size(shards, edited):

@@ -94,10 +94,10 @@ class FlatBoundaries:
         if descent is not None or (len(ends) and ends[0] < 0):
             raise ValueError(f"{path}: boundary {descent or 0} is below the one before it")
         num_tokens = int(ends[-1]) if len(ends) else 0
-        known_dtypes = _DTYPES if wanted is None else (wanted,)
-        fitting = [known for known in known_dtypes if num_tokens * known.itemsize == size_bytes]
+        candidates = _DTYPES if wanted is None else (wanted,)
+        fitting = [dtype for dtype in candidates if num_tokens * dtype.itemsize == size_bytes]
         if not fitting:
-            names = " or ".join(known.name for known in known_dtypes)
+            names = " or ".join(dtype.name for dtype in candidates)
             raise ValueError(
                 f"{tokens} has {size_bytes} bytes, but {path} ends at {num_tokens} tokens, "
                 f"which take another size as {names}: one of the two is truncated, from elsewhere or of another dtype"

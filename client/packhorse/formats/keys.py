@@ -18,7 +18,7 @@ KEY_COLUMN = "key"
 """The only column of the file at `keys_path`."""
 
 NUM_TOKENS = "packhorse.tokens"
-"""Key in the metadata of that file's schema: its value is the number of tokens in Megatron's files beside it."""
+"""Name of a field in the metadata of that file's schema: the number of tokens in Megatron's files beside it."""
 
 _IDS = re.compile(r"(?a:[-+\d,\s]*(#.*)?)")
 """A line that holds ids, or only a comment, or nothing."""
@@ -45,15 +45,14 @@ def read_key(text: str) -> str:
     Raises:
         ValueError: the text begins with a quote and is not a JSON string, or is not a key.
     """
-    key: object = text
+    key = text
     if text.startswith('"'):
         try:
             key = json.loads(text)
-        except (ValueError, RecursionError):
-            key = None
-        if not isinstance(key, str):
-            raise ValueError(f"{text:.60} begins with a quote but is not a JSON string; write the key as JSON does")
-    assert isinstance(key, str)
+        except ValueError:
+            raise ValueError(
+                f"{text:.60} begins with a quote but is not a JSON string; write the key as JSON does"
+            ) from None
     check_key(key)
     return key
 

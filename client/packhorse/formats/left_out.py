@@ -80,18 +80,19 @@ def left_out_text(counts: dict[str, int]) -> str:
         >>> left_out_text({"not used: tools": 812, "skipped: bad": 2, "turns without an end": 5})
         'tools of 812 rows; 2 rows (bad 2); the end of 5 turns, which have none'
     """
-    fields, rows = (
-        {name.removeprefix(kind): count for name, count in counts.items() if name.startswith(kind)}
-        for kind in (_NOT_USED, _SKIPPED)
-    )
-    parts = [f"{name} of {_rows(count)}" for name, count in fields.items()]
-    if rows:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rows.items()))
-        parts.append(f"{_rows(sum(rows.values()))} ({reasons})")
+    parts = [f"{field} of {_counted(count, 'row')}" for field, count in _with_prefix(counts, _NOT_USED).items()]
+    if skipped := _with_prefix(counts, _SKIPPED):
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(skipped.items()))
+        parts.append(f"{_counted(sum(skipped.values()), 'row')} ({reasons})")
     if turns := counts.get(_OPEN):
-        parts.append(f"the end of {turns:,} turn{'s' if turns != 1 else ''}, which have none")
+        parts.append(f"the end of {_counted(turns, 'turn')}, which have none")
     return "; ".join(parts)
 
 
-def _rows(count: int) -> str:
-    return f"{count:,} row{'s' if count != 1 else ''}"
+def _with_prefix(counts: dict[str, int], prefix: str) -> dict[str, int]:
+    """Returns the counts whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): count for name, count in counts.items() if name.startswith(prefix)}
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"

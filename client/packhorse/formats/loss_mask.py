@@ -10,7 +10,7 @@ LOSS_MASK_SUFFIX = ".loss_mask"
 """Part of a name between the tokens' prefix and `.bin` or `.idx`."""
 
 _ENDINGS = (".bin.boundaries", ".boundaries", ".bin", ".idx")
-"""Endings of a mask's files, longer ones before those that they end with."""
+"""Endings of a mask's files; ".bin.boundaries" comes before ".boundaries", with which it ends too."""
 
 
 class MaskFiles(NamedTuple):

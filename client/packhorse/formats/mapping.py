@@ -93,7 +93,8 @@ class MappedTokens:
             ValueError: the sequence has fewer tokens, or the files have been replaced since they were first opened.
         """
         check_index(index, len(self), self.path)
-        (begin,), (held,) = (numbers.tolist() for numbers in self.index.ranges(np.array([index])))
+        begins, lengths = self.index.ranges(np.array([index]))
+        begin, held = int(begins[0]), int(lengths[0])
         count = held - start if length is None else length
         if not 0 <= start <= held or count < 0 or start + count > held:
             raise ValueError(

@@ -1,6 +1,6 @@
 """Megatron `.bin`/`.idx` token files: their layout, the type of their tokens, and reading them memory-mapped.
 
-Owns the layout of the two files, their validation and reading; leaves writing to `formats.megatron_writer`.
+Leaves writing them to `formats.megatron_writer`.
 
 Layout, little-endian. `.idx`: 9 bytes magic; u64 version 1; u8 dtype code; u64 S sequences; u64 D document indices;
 at byte 34: int32[S] lengths in tokens; int64[S] byte offsets into `.bin`; int64[D] document indices (the first sequence
@@ -12,7 +12,7 @@ import os
 import struct
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,39 +97,39 @@ class MegatronIndex:
         self.path = megatron_paths(path)[1]
         self._mapped: mmap.mmap | bytes | None = map_file(self.path)
         self._header = read_header(self._mapped[: HEADER.size], len(self._mapped), str(self.path))
-        self._num_sequences, self._num_document_indices, code = self._header
-        self.dtype = DTYPES[code]
+        self.dtype = DTYPES[self._header.dtype_code]
         """Type of the tokens in `.bin`."""
-        self._ranges: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None
+        # Offsets and lengths, kept because making views takes longer than reading some rows.
+        self._views: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None
         self._check_contents(bin_size_bytes)
 
     def __len__(self) -> int:
         """Number of sequences, S."""
-        return self._num_sequences
+        return self._header.num_sequences
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_mapped": None, "_ranges": None}
+        return {**self.__dict__, "_mapped": None, "_views": None}
 
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Lengths in tokens: int32 [S]."""
-        return np.frombuffer(self._buffer(), "<i4", self._num_sequences, HEADER.size)
+        return np.frombuffer(self._buffer(), "<i4", len(self), HEADER.size)
 
     @property
     def offsets(self) -> NDArray[np.int64]:
         """Where each sequence begins in `.bin`, in bytes: int64 [S]."""
-        return np.frombuffer(self._buffer(), "<i8", self._num_sequences, HEADER.size + 4 * self._num_sequences)
+        return np.frombuffer(self._buffer(), "<i8", len(self), HEADER.size + 4 * len(self))
 
     @property
     def document_indices(self) -> NDArray[np.int64]:
         """The first sequence of each document, and S at the end: int64 [D]."""
-        return np.frombuffer(self._buffer(), "<i8", self._num_document_indices, HEADER.size + 12 * self._num_sequences)
+        return np.frombuffer(self._buffer(), "<i8", self._header.num_document_indices, HEADER.size + 12 * len(self))
 
     def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns where sequences begin in `.bin`, in bytes, and their lengths in tokens: int64 [len(rows)] each."""
-        if self._ranges is None:
-            self._ranges = self.offsets, self.lengths
-        offsets, lengths = self._ranges
+        if self._views is None:
+            self._views = self.offsets, self.lengths
+        offsets, lengths = self._views
         return offsets[rows], lengths[rows].astype(np.int64)
 
     def _buffer(self) -> mmap.mmap | bytes:
@@ -146,11 +146,12 @@ class MegatronIndex:
 
         Packing takes each sequence by itself, so the sentences of a document would be shuffled apart.
         """
-        for begin in range(0, self._num_document_indices, CHUNK_ELEMENTS):
-            some = self.document_indices[begin : begin + CHUNK_ELEMENTS + 1]
-            grouped = np.flatnonzero(some[1:] - some[:-1] > 1)
-            if grouped.size:
-                at = int(grouped[0])
+        indices = self.document_indices
+        for begin in range(0, len(indices), CHUNK_ELEMENTS):
+            some = indices[begin : begin + CHUNK_ELEMENTS + 1]
+            of_several = np.flatnonzero(some[1:] - some[:-1] > 1)
+            if of_several.size:
+                at = int(of_several[0])
                 raise ValueError(
                     f"{self.path}: document {begin + at} is {some[at + 1] - some[at]} sequences, such as the sentences "
                     "that --split-sentences makes, and packing would shuffle them apart. Join the sentences of each "
@@ -239,11 +240,17 @@ class MegatronTokens(MappedTokens):
         return self.index.lengths
 
 
-def read_header(header: bytes, size_bytes: int, path: str) -> tuple[int, int, int]:
-    """Reads the first HEADER.size bytes of an index; the lengths follow them, int32 [S].
+class IndexHeader(NamedTuple):
+    """What the header of an index says."""
 
-    Returns:
-        Number of sequences S, number of document indices, and code of the tokens' type.
+    num_sequences: int
+    num_document_indices: int
+    dtype_code: int
+    """Key of the tokens' type in DTYPES."""
+
+
+def read_header(header: bytes, size_bytes: int, path: str) -> IndexHeader:
+    """Reads the first HEADER.size bytes of an index; the lengths follow them, int32 [S].
 
     Raises:
         ValueError: the header is not valid, or does not fit the size of the file.
@@ -257,11 +264,11 @@ def read_header(header: bytes, size_bytes: int, path: str) -> tuple[int, int, in
         raise ValueError(f"{path} is a Megatron index of version {version}; only version {VERSION} is known")
     if code not in DTYPES:
         raise ValueError(f"{path} has the unknown dtype code {code}; known are {sorted(DTYPES)}")
-    # 4 bytes for the length of each sequence, 8 for its offset, 8 for each document index; modes add 1 for a sequence.
+    # Each sequence has 4 bytes for its length, 8 for its offset and perhaps 1 for its mode; a document index has 8.
     size = HEADER.size + 12 * num_sequences + 8 * num_document_indices
     if size_bytes not in (size, size + num_sequences):
         raise ValueError(
             f"{path} has {size_bytes} bytes, but {num_sequences} sequences and {num_document_indices} "
             f"document indices take {size} (or {size + num_sequences} with modes): it is truncated or altered"
         )
-    return num_sequences, num_document_indices, code
+    return IndexHeader(num_sequences, num_document_indices, code)

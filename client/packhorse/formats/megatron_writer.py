@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -143,6 +143,7 @@ class MegatronWriter(SequenceWriter):
 
     def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:
         super().__init__(path, vocab_size=vocab_size, overwrite=overwrite)
+        self._bin, self._idx = self._files.files
         self._buffer = np.empty(_BUFFERED_TOKENS, dtype=self.dtype)
         self._buffered = 0
 
@@ -203,24 +204,24 @@ class MegatronWriter(SequenceWriter):
             ValueError: its tokens are of another type.
         """
         self._flush()
-        self._copy(tokens, self._files.files[0])
+        self._copy(tokens, self._bin)
 
     def _finish(self) -> None:
         self._flush()
-        write_index(self._files.files[1], self._lengths, self.dtype)
+        write_index(self._idx, self._lengths, self.dtype)
 
     def _write(self, values: np.ndarray) -> None:
         """Adds tokens to the buffer, or to the file directly if they are more than the buffer holds."""
         if self._buffered + len(values) > len(self._buffer):
             self._flush()
         if len(values) > len(self._buffer):
-            self._files.files[0].write(values.astype(self.dtype).tobytes())
+            self._bin.write(values.astype(self.dtype).tobytes())
             return
         self._buffer[self._buffered : self._buffered + len(values)] = values
         self._buffered += len(values)
 
     def _flush(self) -> None:
-        self._files.files[0].write(self._buffer[: self._buffered].tobytes())
+        self._bin.write(self._buffer[: self._buffered].tobytes())
         self._buffered = 0
 
 
@@ -239,10 +240,11 @@ class MaskedTokenWriter(SequenceWriter):
 
     def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:
         super().__init__(path, vocab_size=vocab_size, overwrite=overwrite)
-        self.loss_mask_idx_path = masked_paths(path)[1]
+        self.loss_mask_idx_path = masked_paths(path).mask_idx
+        self._mask_bin, self._mask_idx, self._token_bin, self._token_idx = self._files.files
         self._num_trained_tokens = 0
 
-    def _paths(self) -> list[Path]:
+    def _paths(self) -> Sequence[Path]:
         return masked_paths(self.idx_path)
 
     @property
@@ -266,9 +268,8 @@ class MaskedTokenWriter(SequenceWriter):
                 f"sequence {len(self)} has {len(ids)} tokens and a loss mask of {mask.dtype} of shape {mask.shape}; "
                 "a loss mask is one bool for each token"
             )
-        mask_bin, _, token_bin, _ = self._files.files
-        token_bin.write(ids.astype(self.dtype).tobytes())
-        mask_bin.write(mask.astype(_MASK_DTYPE).tobytes())
+        self._token_bin.write(ids.astype(self.dtype).tobytes())
+        self._mask_bin.write(mask.astype(_MASK_DTYPE).tobytes())
         self._written_lengths.append(len(ids))
         self._num_tokens += len(ids)
         self._num_trained_tokens += int(np.count_nonzero(mask))
@@ -282,24 +283,31 @@ class MaskedTokenWriter(SequenceWriter):
         Raises:
             ValueError: their tokens are of another type.
         """
-        mask_bin, _, token_bin, _ = self._files.files
-        self._copy(MegatronTokens(path), token_bin)
-        with masked_paths(path)[0].open("rb") as file:
+        self._copy(MegatronTokens(path), self._token_bin)
+        with masked_paths(path).mask_bin.open("rb") as file:
             while chunk := file.read(_COPIED_BYTES):
-                mask_bin.write(chunk)
+                self._mask_bin.write(chunk)
                 self._num_trained_tokens += int(np.count_nonzero(np.frombuffer(chunk, _MASK_DTYPE)))
 
     def _finish(self) -> None:
-        _, mask_index, _, token_index = self._files.files
-        write_index(mask_index, self._lengths, _MASK_DTYPE)
-        write_index(token_index, self._lengths, self.dtype)
+        write_index(self._mask_idx, self._lengths, _MASK_DTYPE)
+        write_index(self._token_idx, self._lengths, self.dtype)
 
 
-def masked_paths(path: str | os.PathLike[str]) -> list[Path]:
-    """Returns the files of a prefix in the order in which they appear: the mask's `.bin`, `.idx`, the tokens' two."""
-    token_bin, token_index = megatron_paths(path)
-    prefix = os.fspath(token_bin)[: -len(".bin")]
-    return [*megatron_paths(prefix + LOSS_MASK_SUFFIX), token_bin, token_index]
+class MaskedPaths(NamedTuple):
+    """The files of tokens with a loss mask, in the order in which they appear."""
+
+    mask_bin: Path
+    mask_idx: Path
+    token_bin: Path
+    token_idx: Path
+
+
+def masked_paths(path: str | os.PathLike[str]) -> MaskedPaths:
+    """Returns the files of tokens with a loss mask for a path `X`, `X.bin` or `X.idx`."""
+    token_bin, token_idx = megatron_paths(path)
+    prefix = os.fspath(token_bin).removesuffix(".bin")
+    return MaskedPaths(*megatron_paths(prefix + LOSS_MASK_SUFFIX), token_bin, token_idx)
 
 
 def write_index(file: BinaryIO, lengths: NDArray[Any], dtype: np.dtype[Any]) -> None:

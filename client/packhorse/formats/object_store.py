@@ -1,6 +1,6 @@
 """Object stores by URL: listing them, and reading ranges of one object, with deadlines and retries.
 
-Owns asking a store, and the exception for everything that may go wrong then. Leaves when to retry to
+Owns what a URL is and how messages show it, asking a store, and the errors that this raises. Leaves when to retry to
 `formats.retry_policy` and `formats.store_attempts`, and what a store's own exceptions mean to `formats.store_failures`.
 fsspec, which knows the stores, is imported when a URL is opened.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from packhorse.formats.extras import require
 from packhorse.formats.retry_policy import RetryPolicy, default_retry
@@ -30,20 +30,22 @@ _VERSIONS = ("ETag", "etag", "generation", "version_id", "md5Hash", "content_md5
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 """Names of the fields of a store's facts that say when an object was changed."""
 _INSTALL = "pip install 'packhorse[stores]' for s3://, gcsfs for gs://, adlfs for az://, huggingface_hub for hf://"
-_ANSWERED: set[str] = set()
+_answered: set[str] = set()
 """Stores that have answered this process, as scheme and host: "s3://bucket"."""
 _CHAINED = re.compile(r"::(?=[A-Za-z][\w+.-]*://)")
 """Separator of the URLs in one of fsspec's chains, such as simplecache::s3://bucket/x."""
 _QUERY = re.compile(r"[?#]")
-"""Begin of a web URL's query or fragment."""
+"""Beginning of a web URL's query or fragment."""
 _NAMED_QUERY = re.compile(r"\?[\w.~%-]+=")
-"""Begin of another URL's query: a "?" before a name and "="; any other "?" may be part of a pattern."""
+"""Beginning of another URL's query: a "?" before a name and "="; any other "?" may be part of a pattern."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>]+")
 """A URL within a text."""
-_WAYS_TO_ASK = 16
+_MOST_REQUESTS = 16
 """Most requests of `for_each` at a time; each mostly waits for the network."""
 _LOOK_EVERY_SECONDS = 10.0
-"""How often an object that is being read is asked for its version."""
+"""How often a store is asked for the version of an object that is being read."""
+_NANOSECONDS = 10**9
+"""Nanoseconds in a second."""
 
 
 class TokenStoreError(OSError):
@@ -105,13 +107,24 @@ def _shown(url: str) -> str:
     return f"{scheme}{mark}{host}{slash}{path}"
 
 
+class _Opened(NamedTuple):
+    """A store that a process has opened."""
+
+    process: int
+    """Id of the process."""
+    store: Any
+    """fsspec's file system."""
+    path: str
+    """The URL's path in the file system."""
+
+
 class Store:
     """The store of one URL. It pickles by URL; each process opens the store itself."""
 
     def __init__(self, url: str, options: StoreOptions | None = None) -> None:
         self.url = url
         self.options = options or StoreOptions()
-        self._opened: tuple[int, Any, str] | None = None  # (process id, fsspec's file system, path in it)
+        self._opened: _Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -132,11 +145,11 @@ class Store:
         """
         shown = without_secrets(self.url)
         host = "/".join(self.url.split("/", 3)[:3])
-        store, path = self._open()
+        opened = self._open()
         attempts = StoreAttempts(self.options.retry, shown)
         while True:
             try:
-                answer = attempts.within(self.options.attempt_seconds, lambda: ask(store, path))
+                answer = attempts.within(self.options.attempt_seconds, lambda: ask(opened.store, opened.path))
             except TokenStoreError:  # asking again would not help
                 raise
             except (FileNotFoundError, PermissionError) as error:
@@ -149,7 +162,7 @@ class Store:
                         f"{shown}: {self._said(error)}; give the store's credentials as its own tools take them, such "
                         "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE for s3://"
                     ) from None
-                is_known = host in _ANSWERED or not is_unreached(error)
+                is_known = host in _answered or not is_unreached(error)
                 if not attempts.wait(what, self._said(error), is_known=is_known):
                     raise TokenStoreError(
                         f"{shown}: no {what} in {attempts.failures} attempts over {attempts.elapsed_seconds:.0f} s; "
@@ -159,13 +172,13 @@ class Store:
                         + ", or StoreOptions(retry=RetryPolicy(…))"
                     ) from None
             else:
-                _ANSWERED.add(host)
+                _answered.add(host)
                 return answer
 
     @property
     def path(self) -> str:
         """The path in the store's file system."""
-        return self._open()[1]
+        return self._open().path
 
     def look(self) -> dict[str, Any] | None:
         """Returns the store's facts about the URL; None if nothing is there."""
@@ -180,12 +193,12 @@ class Store:
         line = line.replace(self.url, without_secrets(self.url))
         return _URL.sub(lambda found: without_secrets(found[0]), line)[:200]
 
-    def _open(self) -> tuple[Any, str]:
-        """Returns fsspec's file system and the object's path in it; opens them once in each process.
+    def _open(self) -> _Opened:
+        """Returns the store, which each process opens once.
 
         A forked process opens its own, because connections and threads do not survive a fork.
         """
-        if self._opened is None or self._opened[0] != os.getpid():
+        if self._opened is None or self._opened.process != os.getpid():
             require("fsspec", "stores")
             shown = without_secrets(self.url)
             try:
@@ -196,8 +209,8 @@ class Store:
                 raise ValueError(
                     f"{shown}: {self._said(error)}; install a file system for such URLs ({_INSTALL}), or give a path"
                 ) from None
-            self._opened = os.getpid(), store, path
-        return self._opened[1], self._opened[2]
+            self._opened = _Opened(os.getpid(), store, path)
+        return self._opened
 
 
 class StoredObject(Store):
@@ -236,8 +249,8 @@ class StoredObject(Store):
                 was replaced since it was opened, which is noticed within ten seconds.
         """
 
-        def all_of(store: Any, path: str) -> bytes:
-            """Reads the range; raises unless all of its bytes came."""
+        def ask(store: Any, path: str) -> bytes:
+            """Reads the range; raises unless exactly its bytes came."""
             data: bytes = store.cat_file(path, start=begin, end=end)
             if len(data) == self.size_bytes > end - begin:  # the whole object came instead of a part
                 raise self._gives_no_ranges()
@@ -249,12 +262,12 @@ class StoredObject(Store):
             return b""
         if not self._has_ranges and end - begin < self.size_bytes:
             raise self._gives_no_ranges()
-        data = self.request(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
+        data = self.request(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", ask)
         self._refuse_another_version()
         return data
 
     def _refuse_another_version(self) -> None:
-        """Raises a TokenStoreError if the object was replaced, so that bytes of two versions are not mixed for long."""
+        """Raises a TokenStoreError if the object was replaced; asks only once in a while, since it is a request."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_SECONDS:
             return
         if _is_replaced(self._facts, self.request("version", _info)):
@@ -352,17 +365,19 @@ def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_R
     some = list(items)
     if len(some) < 2:
         return [ask(item) for item in some]
-    with ThreadPoolExecutor(_WAYS_TO_ASK, thread_name_prefix="packhorse-stores") as threads:
+    with ThreadPoolExecutor(_MOST_REQUESTS, thread_name_prefix="packhorse-stores") as threads:
         return list(threads.map(ask, some))
 
 
 def _is_replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Returns whether an object has another size, or neither a version nor a time of change that it had before.
+    """Returns whether an object has another size, or all its known versions and times of change are others.
 
-    One that is equal is enough: behind one address, web servers may give one file ETags of their own.
+    One that stays the same is enough, because several web servers behind one address may give a file different ETags.
     """
+    if before["size"] != now.get("size"):
+        return True
     known = [name for name in (*_VERSIONS, *_TIMES) if before.get(name) is not None]
-    return before["size"] != now.get("size") or (bool(known) and all(before[name] != now.get(name) for name in known))
+    return bool(known) and all(before[name] != now.get(name) for name in known)
 
 
 def _info(store: Any, path: str) -> Any:
@@ -373,9 +388,9 @@ def _info(store: Any, path: str) -> Any:
 
 def _urls(url: str, options: StoreOptions, paths: Iterable[str]) -> list[str]:
     """Returns paths of a file system as sorted URLs; `url` is the folder, or the pattern, in which they were found."""
-    # The root is the folder itself, or of a pattern the longest part without "*", "?" and "[".
-    magic = next((at for at, character in enumerate(url) if character in "*?["), len(url))
-    root = (url if magic == len(url) else url[:magic].rpartition("/")[0]).rstrip("/")
+    # The root is the folder itself; for a pattern, it is the longest folder without "*", "?" and "[".
+    plain = re.split(r"[*?\[]", url, maxsplit=1)[0]
+    root = (url if plain == url else plain.rpartition("/")[0]).rstrip("/")
     base = Store(root, options).path.rstrip("/")
     return sorted(f"{root}/{path[len(base) :].lstrip('/')}" for path in paths)
 
@@ -388,5 +403,5 @@ def _nanoseconds(when: Any) -> int:
         except ValueError:
             return 0
     if isinstance(when, datetime):
-        return int(when.timestamp()) * 10**9 + when.microsecond * 1000
-    return int(when * 10**9) if isinstance(when, int | float) else 0
+        return int(when.timestamp()) * _NANOSECONDS + when.microsecond * 1000
+    return int(when * _NANOSECONDS) if isinstance(when, int | float) else 0

@@ -9,6 +9,14 @@ import random
 from dataclasses import dataclass, fields
 from numbers import Real
 
+TIMEOUT_VARIABLE = "PACKHORSE_TIMEOUT_SECONDS"
+"""Environment variable: how long to try without an answer if no policy is given."""
+
+_JITTER = random.SystemRandom()
+"""The system's generator: if ranks seed the global one alike, they would all try again at the same moment."""
+_MOST_DOUBLINGS = 60
+"""Doublings of the first delay, after which every delay is at its upper limit; keeps the power of 2 small."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
@@ -41,8 +49,7 @@ class RetryPolicy:
         """Checks every number."""
         for each in fields(self):
             checked_seconds(each.name, getattr(self, each.name))
-        delays = 0 < self.first_delay_seconds <= self.most_delay_seconds
-        if not delays or not (self.deadline_seconds >= 0 and self.connect_seconds >= 0):
+        if not 0 < self.first_delay_seconds <= self.most_delay_seconds:
             raise ValueError(f"retry delays must be above 0, the deadline and connect_seconds at least 0, got {self}")
 
     def limit_seconds(self, *, is_known: bool) -> float:
@@ -51,28 +58,22 @@ class RetryPolicy:
 
     def delay_seconds(self, num_failures: int) -> float:
         """Draws the delay after this many failures in a row, at least 1."""
-        longest = min(self.most_delay_seconds, self.first_delay_seconds * 2 ** min(num_failures - 1, 60))
+        longest = min(self.most_delay_seconds, self.first_delay_seconds * 2 ** min(num_failures - 1, _MOST_DOUBLINGS))
         return _JITTER.uniform(0, longest)
 
 
 def checked_seconds(name: str, value: object) -> float:
-    """Returns a time in seconds; a ValueError that names it if it is not a number, or below 0."""
+    """Returns the value of a parameter in seconds; a ValueError with its name if it is no number or is below 0."""
+    # Not `< 0`, which NaN passes.
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name} must be a number of seconds, at least 0, got {value!r:.60}")
     return float(value)
 
 
-_JITTER = random.SystemRandom()
-"""The system's generator: if ranks seed the global one alike, they would all try again at the same moment."""
-
-TIMEOUT_VARIABLE = "PACKHORSE_TIMEOUT_SECONDS"
-"""Environment variable: how long to try without an answer if no policy is given."""
-
-
 def default_retry() -> RetryPolicy:
     """Returns the policy that applies if none is given.
 
-    Its deadlines are TIMEOUT_VARIABLE's if that is set.
+    If TIMEOUT_VARIABLE is set, both deadlines are its value.
 
     Raises:
         ValueError: the variable is not a number above 0.

@@ -4,10 +4,10 @@ Leaves deadline and delays to `retry_policy`, and deciding which failures are fi
 """
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -20,8 +20,8 @@ _Result = TypeVar("_Result")
 _QUIET_SECONDS = 5.0
 """Least time between two lines of the log about failures; also how long an answer may be late without a line."""
 
-_LEAST_SECONDS = 1.0
-"""Least time that an attempt gets, even if the deadline is nearer."""
+_SHORTEST_ATTEMPT_SECONDS = 1.0
+"""Time that an attempt gets even if the deadline is nearer."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class StoreAttempts:
     failures: int = 0
     """Attempts that failed so far."""
     _began: float = field(default_factory=time.monotonic)
-    _said: float | None = None
+    _logged_at: float | None = None
     """Time of the last line in the log; None before the first."""
 
     @property
@@ -42,14 +42,15 @@ class StoreAttempts:
         """Seconds since the first attempt began."""
         return time.monotonic() - self._began
 
-    def attempt_seconds(self, most: float) -> float:
-        """Returns how long the next attempt may take: `most` seconds, or less if the deadline is nearer.
+    def attempt_seconds(self, most_seconds: float) -> float:
+        """Returns how long the next attempt may take: `most_seconds`, or less if the deadline is nearer.
 
-        A deadline of 0 means one attempt only, which may take `most` seconds.
+        A deadline of 0 means one attempt only, which may take `most_seconds`.
         """
         if not self.policy.deadline_seconds:
-            return most
-        return min(most, max(self.policy.deadline_seconds - self.elapsed_seconds, _LEAST_SECONDS))
+            return most_seconds
+        left_seconds = self.policy.deadline_seconds - self.elapsed_seconds
+        return min(most_seconds, max(left_seconds, _SHORTEST_ATTEMPT_SECONDS))
 
     def wait(self, what: str, why: str, *, is_known: bool) -> bool:
         """Waits for the next attempt; returns False if no time is left for one.
@@ -61,35 +62,31 @@ class StoreAttempts:
         if self.elapsed_seconds + delay >= limit:
             return False
         now = time.monotonic()
-        if self._said is None or now - self._said >= _QUIET_SECONDS:
-            self._said = now
+        if self._logged_at is None or now - self._logged_at >= _QUIET_SECONDS:
+            self._logged_at = now
             _LOG.warning("%s: %s failed (%s); trying again for up to %.0f s", self.shown, what, why, limit)
         time.sleep(delay)
         return True
 
     def within(self, most_seconds: float, work: Callable[[], _Result]) -> _Result:
         """Runs one attempt in a new thread; if it takes too long, leaves the thread behind and raises TimeoutError."""
-        answers: queue.SimpleQueue[tuple[_Result | None, BaseException | None]] = queue.SimpleQueue()
+        answer: Future[_Result] = Future()
 
         def run() -> None:
             try:
-                answers.put((work(), None))
+                answer.set_result(work())
             except BaseException as error:  # raised again by the thread that waits
-                answers.put((None, error))
+                answer.set_exception(error)
 
         threading.Thread(target=run, name="packhorse-store", daemon=True).start()
         seconds = self.attempt_seconds(most_seconds)
-        for wait in _waits(seconds):
-            try:
-                answer, error = answers.get(timeout=wait)
-            except queue.Empty:
-                if self._said is None:
-                    self._said = time.monotonic()
-                    _LOG.warning("%s: no answer for %.0f s; waiting for up to %.0f s", self.shown, wait, seconds)
-                continue
-            if error is not None:
-                raise error
-            return answer  # type: ignore[return-value]
+        for wait_seconds in _waits(seconds):
+            wait([answer], wait_seconds)
+            if answer.done():
+                return answer.result()
+            if self._logged_at is None:
+                self._logged_at = time.monotonic()
+                _LOG.warning("%s: no answer for %.0f s; waiting for up to %.0f s", self.shown, wait_seconds, seconds)
         raise TimeoutError(f"no answer within {seconds:g} s")
 
 

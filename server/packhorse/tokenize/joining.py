@@ -125,7 +125,7 @@ def join_token_files(
         raise ValueError(f"a document of the input has {longest:,} tokens, more than an index holds")
     saved = saved_tokenizer_path(output)
     beside = [] if tokenizer is None else [settings_path(saved), saved]
-    outputs = masked_paths(output) if masks else list(megatron_paths(output))
+    outputs = [*masked_paths(output)] if masks else [*megatron_paths(output)]
     refuse_existing([*outputs, *beside], overwrite=overwrite)
     with (
         AtomicFiles(outputs, overwrite=overwrite) as files,

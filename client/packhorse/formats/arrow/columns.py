@@ -1,6 +1,7 @@
 """Columns of Arrow data: which one holds tokens, its type, and its values as NumPy arrays.
 
-Leaves files and record batches to `arrow.files`, and the layout of lists to `packhorse.tokens`.
+Leaves files and record batches to `arrow.files`, and the layout of lists to `packhorse.tokens`. Messages list columns,
+and other names, with `listed`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from packhorse.formats.extras import require
 
 _MOST_NAMES = 6
-"""The most names in a message."""
+"""Names that a message lists."""
 
 USUAL_COLUMNS = ("input_ids", "tokens")
 """Usual names of a column of tokens."""
@@ -31,10 +32,9 @@ def evident_column(fitting: Sequence[str]) -> str | None:
         >>> evident_column(["labels", "input_ids"]), evident_column(["a", "b"])
         ('input_ids', None)
     """
-    for some in (fitting, [name for name in fitting if name in USUAL_COLUMNS]):
-        if len(some) == 1:
-            return some[0]
-    return None
+    usual = [name for name in fitting if name in USUAL_COLUMNS]
+    candidates = fitting if len(fitting) == 1 else usual
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def column_type(schema: Any, column: str, where: str) -> Any:
@@ -48,10 +48,14 @@ def column_type(schema: Any, column: str, where: str) -> Any:
 
 
 def is_token_list(kind: Any) -> bool:
-    """Returns whether an Arrow type is a list of integers, of a layout that keeps lists end to end in memory."""
+    """Returns whether an Arrow type is a list of integers, of a layout that keeps lists end to end in memory.
+
+    Lists whose fixed size is 0 do not count: they hold no tokens.
+    """
     types = require("pyarrow", "arrow").types
-    is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
-    return bool(is_list and types.is_integer(kind.value_type))
+    is_fixed = types.is_fixed_size_list(kind) and kind.list_size > 0
+    is_list = is_fixed or types.is_list(kind) or types.is_large_list(kind)
+    return is_list and types.is_integer(kind.value_type)
 
 
 def values_of(array: Any) -> Any:

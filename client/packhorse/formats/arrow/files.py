@@ -6,6 +6,7 @@ pyarrow is imported when a file is opened. Leaves columns to `arrow.columns`, wh
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from packhorse.formats.object_store import TokenStoreError, without_secrets
@@ -57,14 +58,10 @@ def read_arrow(file: Any, where: str, *, columns: Sequence[int] | None = None) -
     """
     import pyarrow as pa
 
-    try:
+    with _readable(where):
         magic = file.read(len(_FILE_MAGIC))
         file.seek(0)
         return _reader(pa.PythonFile(file, mode="r"), magic, columns)
-    except (FileNotFoundError, PermissionError, TokenStoreError):
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{where} cannot be read as an Arrow IPC file: {error}") from None
 
 
 def _reader(source: Any, magic: bytes, columns: Sequence[int] | None) -> Any:
@@ -82,9 +79,7 @@ def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, en
     Raises:
         ValueError: the file is damaged.
     """
-    import pyarrow as pa
-
-    try:
+    with _readable(without_secrets(os.fspath(path))):
         if hasattr(reader, "get_batch"):  # the file format; a reader of the stream format can only be iterated
             for number in range(first, reader.num_record_batches if end is None else end):
                 yield reader.get_batch(number)
@@ -94,7 +89,16 @@ def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, en
                 return
             if number >= first:
                 yield batch
-    except (FileNotFoundError, PermissionError, TokenStoreError):
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """Turns errors of reading into a ValueError, except those that say that the file cannot be reached."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, TokenStoreError):  # subclasses of OSError
         raise
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{without_secrets(os.fspath(path))} cannot be read as an Arrow IPC file: {error}") from None
+        raise ValueError(f"{where} cannot be read as an Arrow IPC file: {error}") from None

@@ -7,8 +7,12 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-_FRAME_BYTES = 1 << 12
+_FIRST_READ_BYTES = 1 << 12
 """Bytes of a message that are read first; the metadata of most messages fit in them."""
+_MARK = 0xFFFFFFFF
+"""The first 4 bytes of every message."""
+_PREFIX_BYTES = 8
+"""Bytes of a message before its metadata: the mark, and the size of the metadata as int32."""
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 """Slots of the fields of a `Message` in Arrow's `Message.fbs`; `header` is an offset."""
 _LENGTH = 0
@@ -30,8 +34,8 @@ class StreamedBatch(NamedTuple):
 def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: str) -> list[StreamedBatch]:
     """Finds the record batches of a file of the stream format, from the metadata of its messages.
 
-    A message is 0xFFFFFFFF, the size of its metadata as int32, the metadata (a flatbuffer, padded), and its body. A
-    message without metadata ends the stream.
+    A message is a prefix of 8 bytes, its metadata (a flatbuffer, padded), and its body. A message without metadata ends
+    the stream.
 
     Args:
         read: returns bytes [begin, end) of the file.
@@ -44,23 +48,24 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
     found: list[StreamedBatch] = []
     begin = 0
     try:
-        while begin + 8 <= size_bytes:
-            frame = read(begin, min(begin + _FRAME_BYTES, size_bytes))
-            mark, metadata_bytes = struct.unpack_from("<Ii", frame)
-            if mark != 0xFFFFFFFF:
+        while begin + _PREFIX_BYTES <= size_bytes:
+            data = read(begin, min(begin + _FIRST_READ_BYTES, size_bytes))
+            mark, metadata_bytes = struct.unpack_from("<Ii", data)
+            if mark != _MARK:
                 raise ValueError("a message does not begin with 0xFFFFFFFF")
             if metadata_bytes == 0:
                 break
-            if 8 + metadata_bytes > len(frame):
-                frame = read(begin, min(begin + 8 + metadata_bytes, size_bytes))
-            message = frame[8:]
-            table = struct.unpack_from("<I", message)[0]
-            kind = _field(message, table, _HEADER_TYPE, "B")
-            header = _field(message, table, _HEADER, "I")
-            body = _field(message, table, _BODY_LENGTH, "q")
-            end = begin + 8 + metadata_bytes + (body.value if body else 0)
+            body_at = _PREFIX_BYTES + metadata_bytes
+            if body_at > len(data):
+                data = read(begin, min(begin + body_at, size_bytes))
+            metadata = data[_PREFIX_BYTES:]
+            message = struct.unpack_from("<I", metadata)[0]
+            kind = _field(metadata, message, _HEADER_TYPE, "B")
+            header = _field(metadata, message, _HEADER, "I")
+            body = _field(metadata, message, _BODY_LENGTH, "q")
+            end = begin + body_at + (body.value if body else 0)
             if kind and header and kind.value == _RECORD_BATCH:
-                rows = _field(message, header.offset + header.value, _LENGTH, "q")
+                rows = _field(metadata, header.offset + header.value, _LENGTH, "q")
                 found.append(StreamedBatch(begin, end, rows.value if rows else 0))
             begin = end
     except (struct.error, ValueError) as error:
@@ -76,18 +81,19 @@ class _Field(NamedTuple):
     value: int
 
 
-def _field(message: bytes, table: int, slot: int, form: str) -> _Field | None:
+def _field(flatbuffer: bytes, table: int, slot: int, form: str) -> _Field | None:
     """Returns a field of a flatbuffer's table; None if the field has its default.
 
     Args:
-        message: the flatbuffer.
+        flatbuffer: the metadata of a message.
         table: offset of the table. It begins with the distance back to its vtable: uint16 sizes of vtable and table,
             then the offset of each slot's field in the table, 0 for a default.
         slot: number of the field.
         form: type of the field, as `struct` names it.
     """
-    vtable = table - struct.unpack_from("<i", message, table)[0]
-    if 4 + 2 * slot >= struct.unpack_from("<H", message, vtable)[0]:
+    vtable = table - struct.unpack_from("<i", flatbuffer, table)[0]
+    slot_at = 4 + 2 * slot
+    if slot_at >= struct.unpack_from("<H", flatbuffer, vtable)[0]:
         return None
-    offset = struct.unpack_from("<H", message, vtable + 4 + 2 * slot)[0]
-    return _Field(table + offset, struct.unpack_from(f"<{form}", message, table + offset)[0]) if offset else None
+    offset = struct.unpack_from("<H", flatbuffer, vtable + slot_at)[0]
+    return _Field(table + offset, struct.unpack_from(f"<{form}", flatbuffer, table + offset)[0]) if offset else None

@@ -4,6 +4,6 @@ Only re-exports. `shards` has the layout, `arrays` what a cell of an array holds
 """
 
 from packhorse.formats.mds.arrays import array_type, num_integers, read_array
-from packhorse.formats.mds.shards import INDEX, INTEGERS, MdsShards
+from packhorse.formats.mds.shards import INDEX, INTEGERS, MdsShards, head_bytes
 
-__all__ = ["INDEX", "INTEGERS", "MdsShards", "array_type", "num_integers", "read_array"]
+__all__ = ["INDEX", "INTEGERS", "MdsShards", "array_type", "head_bytes", "num_integers", "read_array"]

@@ -50,8 +50,8 @@ def array_type(encoding: str) -> ArrayType | None:
 def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
     """Decodes a cell of an `ndarray` column, as a view; a ValueError if the bytes are not such an array.
 
-    If the encoding has no type, the cell begins with its code. If it has no shape, there follow 1 byte, 4 · (number of
-    axes) + log2(bytes of an extent), and the extents.
+    The cell begins with the type's code (1 byte) if the encoding has no type. Then, if the encoding has no shape, come
+    the head (1 byte: 4 · number of axes + log2(bytes of an extent)) and the extents. The values are last.
     """
     found = array_type(encoding)
     assert found is not None
@@ -62,13 +62,39 @@ def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
             dtype = np.dtype(_ARRAY_CODES[cell[0]]).newbyteorder("<")
             at = 1
         if shape is None:
-            axes, log_size = divmod(cell[at], 4)
-            extents = np.frombuffer(cell, f"<u{1 << log_size}", axes, at + 1)
+            num_axes, log_bytes = divmod(cell[at], 4)
+            extents = np.frombuffer(cell, f"<u{1 << log_bytes}", num_axes, at + 1)
             shape = tuple(extents.tolist())
-            at += 1 + axes * (1 << log_size)
+            at += 1 + extents.nbytes
         return np.frombuffer(cell[at:], dtype).reshape(shape)
     except (IndexError, KeyError, ValueError):
         raise ValueError(f"{len(cell)} bytes are not an array of encoding {encoding!r}: the shard is corrupt") from None
+
+
+def list_lengths(
+    heads: NDArray[np.uint8], sizes: NDArray[np.int64], dtype: np.dtype[Any], where: str, column: str
+) -> NDArray[np.int64]:
+    """Returns the lengths of lists from the heads and sizes of their cells, without decoding them: int64 [n].
+
+    Args:
+        heads: uint8 [n]; see `read_array`. The encoding has a type and no shape.
+        sizes: bytes of each cell: int64 [n].
+        dtype: the type in the encoding.
+        where: the shard, for messages.
+        column: name of the column, for messages.
+
+    Raises:
+        ValueError: a cell is not a list, or too small.
+    """
+    num_axes = heads >> 2
+    if (num_axes != 1).any():
+        row = int((num_axes != 1).argmax())
+        raise ValueError(f"{where}: sequence {row}, column {column!r} holds no list: {num_axes[row]} axes")
+    extent_bytes = 1 << (heads & 3).astype(np.int64)
+    lengths = (sizes - 1 - extent_bytes) // dtype.itemsize
+    if len(lengths) and int(lengths.min()) < 0:
+        raise ValueError(f"{where}: sequence {int(lengths.argmin())}, column {column!r} has no bytes: it is corrupt")
+    return lengths
 
 
 def num_integers(cell: memoryview, encoding: str, where: str, row: int) -> int:

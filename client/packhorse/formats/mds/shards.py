@@ -1,7 +1,7 @@
 """MDS shards (MosaicML Streaming, version 2), read through memory maps.
 
-Owns the index, the layout of shards, and decoding cells (one column of one sequence). Leaves which column holds tokens
-to `packhorse.tokens.tables.mds`. Nothing is unpickled, and compressed shards are left to tools that decompress them.
+Owns the index, the layout of shards, and finding cells (one column of one sequence). Leaves what an array's cell holds
+to `arrays`, and which column holds tokens to `packhorse.tokens.tables.mds`. Compressed shards are refused.
 
 `index.json`: {version 2, shards: [{format "mds", column_names, column_encodings, column_sizes, raw_data {basename,
 bytes}, zip_data, samples, …}]}. A shard, little-endian: u32 n; u32[n + 1] offsets of its sequences from the file's
@@ -14,17 +14,18 @@ import mmap
 import os
 import struct
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.files import open_binary
 from packhorse.formats.mapping import check_index, map_file
-from packhorse.formats.mds.arrays import array_type, num_integers
+from packhorse.formats.mds.arrays import array_type, list_lengths, num_integers
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import BoundedCache
 
@@ -37,6 +38,11 @@ INTEGERS: dict[str, np.dtype[Any]] = {
 """Encoding of a column of single integers -> their type."""
 
 _MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a process has about a thousand
+
+_U32 = np.dtype("<u4")
+
+_Bytes = TypeVar("_Bytes", int, NDArray[np.int64])
+"""Byte offsets or sizes: of one sequence, or of all sequences of a shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +58,28 @@ class _Shard:
 
 
 class _ColumnLayout(NamedTuple):
-    """Where a column is in a sequence, after the sizes with which the sequence begins."""
+    """Where a column is in a sequence."""
 
     fixed_bytes_before: int
-    """Bytes of the columns of a fixed size before this one."""
+    """Bytes before the column that every sequence has: all sizes, and the columns of a fixed size before this one."""
     variable_columns_before: int
     """Number of the columns without a fixed size before this one; their sizes are in each sequence."""
     size_bytes: int | None
     """The column's fixed size; None if it has none."""
+
+    def cell(self, sequence: _Bytes, size_at: Callable[[_Bytes], _Bytes]) -> tuple[_Bytes, _Bytes | int]:
+        """Returns where the column's cell begins, and its size; of one sequence or, with arrays, of several.
+
+        Args:
+            sequence: where the sequence begins.
+            size_at: reads a size at an offset.
+        """
+        begin = sequence + self.fixed_bytes_before
+        for number in range(self.variable_columns_before):
+            begin = begin + size_at(sequence + 4 * number)
+        if self.size_bytes is not None:
+            return begin, self.size_bytes
+        return begin, size_at(sequence + 4 * self.variable_columns_before)
 
 
 class MdsShards:
@@ -100,7 +120,6 @@ class MdsShards:
         self.columns: dict[str, str] = dict(zip(names, encodings, strict=True))
         """Name -> encoding, in the order of a sequence's bytes."""
         self._layouts = _layouts(names, sizes)
-        self._num_sizes = sum(layout.size_bytes is None for layout in self._layouts.values())
         self._shards = [_shard(self.path, entry) for entry in entries]
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
         # Only one shard of a store is held, because it is in memory as a whole.
@@ -144,16 +163,14 @@ class MdsShards:
         Raises:
             ValueError: the sequence is corrupt; the message begins with `where`.
         """
-        layout = self._layouts[column]
-        first = 4 * self._num_sizes + layout.fixed_bytes_before
-        size = layout.size_bytes or 0
-        if first <= len(sequence):
-            sizes = struct.unpack_from(f"<{self._num_sizes}I", sequence)
-            first += sum(sizes[: layout.variable_columns_before])
-            size = sizes[layout.variable_columns_before] if layout.size_bytes is None else layout.size_bytes
-        if first + size > len(sequence):
+        try:
+            begin, size = self._layouts[column].cell(0, lambda at: int(struct.unpack_from("<I", sequence, at)[0]))
+            is_beyond = begin + size > len(sequence)
+        except struct.error:  # even a size is beyond the end
+            is_beyond = True
+        if is_beyond:
             raise ValueError(f"{where}, column {column!r} ends after the sequence: it is corrupt")
-        return sequence[first : first + size]
+        return sequence[begin : begin + size]
 
     @property
     def shards(self) -> list[tuple[Path | str, int]]:
@@ -176,7 +193,7 @@ class MdsShards:
         return values.astype(np.int64)
 
     def shard_integers(self, number: int, column: str) -> NDArray[np.integer]:
-        """Returns such a column of one shard: integers [n] of the encoding's type.
+        """Returns a column of one shard that holds one integer for each sequence: integers [n] of the encoding's type.
 
         Raises:
             ValueError: the column holds something else, or the shard is corrupt.
@@ -184,7 +201,8 @@ class MdsShards:
         encoding = self.columns[column]
         if encoding not in INTEGERS:
             raise ValueError(f"{self.where}: column {column!r} is encoded as {encoding!r}, but integers are needed")
-        return self._numbers(number, column, self._cells(number, column)[0], INTEGERS[encoding])
+        begins, _ = self._cells(number, column)
+        return self._read_at(number, column, begins, INTEGERS[encoding])
 
     def shard_lengths(self, number: int, column: str) -> NDArray[np.int64]:
         """Returns the lengths of the lists in a column of one shard: int64 [n].
@@ -197,56 +215,45 @@ class MdsShards:
         """
         encoding = self.columns[column]
         found = array_type(encoding)
-        if encoding != "json" and (found is None or (found.dtype is not None and found.dtype.kind not in "iu")):
+        is_array = found is not None and (found.dtype is None or found.dtype.kind in "iu")
+        if not is_array and encoding != "json":
             raise ValueError(
                 f"{self.where}: column {column!r} is encoded as {encoding!r}, but arrays or lists of integers are "
                 "needed"
             )
-        firsts, sizes = self._cells(number, column)
-        where, mapped = self._shards[number].where, self._map(number)
-        if found is None or found.dtype is None or found.shape is not None:
-            return np.array(
-                [
-                    num_integers(memoryview(mapped)[first : first + size], encoding, where, row)
-                    for row, (first, size) in enumerate(zip(firsts.tolist(), sizes.tolist(), strict=True))
-                ],
-                dtype=np.int64,
-            )
-        # A cell is 1 byte, 4 · (number of axes) + log2(bytes of an extent); then the extent of each axis; then values.
-        shapes = self._numbers(number, column, firsts, np.dtype("u1"))
-        if (shapes >> 2 != 1).any():
-            row = int((shapes >> 2 != 1).argmax())
-            raise ValueError(f"{where}: sequence {row}, column {column!r} holds no list: {shapes[row] >> 2} axes")
-        lengths = (sizes - 1 - (1 << (shapes & 3).astype(np.int64))) // found.dtype.itemsize
-        if len(lengths) and int(lengths.min()) < 0:
-            raise ValueError(
-                f"{where}: sequence {int(lengths.argmin())}, column {column!r} has no bytes: it is corrupt"
-            )
-        return lengths
+        begins, sizes = self._cells(number, column)
+        where = self._shards[number].where
+        if found is not None and found.dtype is not None and found.shape is None:
+            heads = self._read_at(number, column, begins, np.dtype("u1"))
+            return list_lengths(heads, sizes, found.dtype, where, column)
+        mapped = memoryview(self._map(number))
+        cells = zip(begins.tolist(), sizes.tolist(), strict=True)
+        return np.array(
+            [
+                num_integers(mapped[begin : begin + size], encoding, where, row)
+                for row, (begin, size) in enumerate(cells)
+            ],
+            dtype=np.int64,
+        )
 
     def _cells(self, number: int, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns where a column's cells begin in one shard, and their sizes, both in bytes: int64 [n]."""
-        shard, mapped, layout = self._shards[number], self._map(number), self._layouts[column]
-        # The shard's n + 1 offsets are at byte 4; each sequence ends where the next one begins.
-        begins = np.frombuffer(mapped, "<u4", shard.num_sequences, 4).astype(np.int64)
-        ends = np.frombuffer(mapped, "<u4", shard.num_sequences, 8).astype(np.int64)
-        firsts = begins + 4 * self._num_sizes + layout.fixed_bytes_before
-        for size in range(layout.variable_columns_before):
-            firsts += self._numbers(number, column, begins + 4 * size, np.dtype("<u4"))
-        sizes = np.full(len(firsts), layout.size_bytes or 0, dtype=np.int64)
-        if layout.size_bytes is None:
-            at = begins + 4 * layout.variable_columns_before
-            sizes = self._numbers(number, column, at, np.dtype("<u4")).astype(np.int64)
-        beyond = firsts + sizes > ends
-        if beyond.any():
-            row = int(beyond.argmax())
+        shard = self._shards[number]
+        offsets = _offsets(self._map(number), shard.num_sequences).astype(np.int64)
+        begins, size = self._layouts[column].cell(
+            offsets[:-1], lambda at: self._read_at(number, column, at, _U32).astype(np.int64)
+        )
+        is_beyond = begins + size > offsets[1:]
+        if is_beyond.any():
+            row = int(is_beyond.argmax())
             raise ValueError(f"{shard.where}: sequence {row}, column {column!r} ends after the sequence: it is corrupt")
-        return firsts, sizes
+        return begins, np.broadcast_to(size, begins.shape)
 
-    def _numbers(self, number: int, column: str, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _read_at(self, number: int, column: str, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Reads a number at each byte offset of a shard: dtype [n]; a ValueError if one is beyond the file."""
+        data = np.frombuffer(self._map(number), np.uint8)
         try:
-            return _numbers_at(self._map(number), offsets, dtype)
+            return data[offsets[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
         except IndexError:
             raise ValueError(
                 f"{self._shards[number].where}: column {column!r} ends after the file: it is corrupt"
@@ -268,19 +275,23 @@ def _map_shard(shard: _Shard) -> mmap.mmap | bytes:
         raise ValueError(
             f"{shard.where} has {len(mapped)} bytes, but its index says {shard.size_bytes}: it is truncated or replaced"
         )
-    frame_bytes = 4 + 4 * (shard.num_sequences + 1)
-    if len(mapped) < frame_bytes or struct.unpack_from("<I", mapped)[0] != shard.num_sequences:
+    begin = head_bytes(shard.num_sequences)
+    if len(mapped) < begin or struct.unpack_from("<I", mapped)[0] != shard.num_sequences:
         raise ValueError(f"{shard.where} does not hold the {shard.num_sequences} sequences that its index says")
-    offsets = np.frombuffer(mapped, "<u4", shard.num_sequences + 1, 4)
-    if offsets[0] < frame_bytes or offsets[-1] != len(mapped) or (offsets[1:] < offsets[:-1]).any():
+    offsets = _offsets(mapped, shard.num_sequences)
+    if offsets[0] < begin or offsets[-1] != len(mapped) or (offsets[1:] < offsets[:-1]).any():
         raise ValueError(f"{shard.where}: its sequences' offsets do not run to the file's end: it is corrupt")
     return mapped
 
 
-def _numbers_at(mapped: mmap.mmap | bytes, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Reads numbers that need not be aligned: dtype [n], at byte offsets int64 [n]."""
-    data = np.frombuffer(mapped, np.uint8)
-    return data[offsets[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+def head_bytes(num_sequences: int) -> int:
+    """Returns the size of a shard's head: the number of its sequences, where each begins, and where the last ends."""
+    return 4 + 4 * (num_sequences + 1)
+
+
+def _offsets(shard: mmap.mmap | bytes, num_sequences: int) -> NDArray[np.uint32]:
+    """Returns where a shard's sequences begin and the last ends, in bytes: uint32 [n + 1]."""
+    return np.frombuffer(shard, _U32, num_sequences + 1, 4)
 
 
 def _folder_of(path: str | os.PathLike[str]) -> Path | str:
@@ -305,12 +316,7 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
         formats = {entry["format"] for entry in entries}
         if version == 2 and formats == {"mds"}:
             for entry in entries:
-                (
-                    _columns_of(entry),
-                    entry["raw_data"]["basename"],
-                    int(entry["raw_data"]["bytes"]),
-                    int(entry["samples"]),
-                )
+                _check_entry(entry)
     except (UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
     if version != 2:
@@ -331,13 +337,14 @@ def _check_entry(entry: dict[str, Any]) -> None:
 
 def _columns_of(entry: dict[str, Any]) -> list[Any]:
     """Returns the names, the encodings and the fixed sizes of a shard's columns, each a list."""
-    return [entry[f"column_{what}"] for what in ("names", "encodings", "sizes")]
+    return [list(entry[f"column_{what}"]) for what in ("names", "encodings", "sizes")]
 
 
 def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, _ColumnLayout]:
     """Returns where each column is in a sequence, by name; a column's size is None or 0 if it is not fixed."""
     layouts = {}
-    fixed_bytes = variable_columns = 0
+    fixed_bytes = 4 * sum(not size for size in sizes)
+    variable_columns = 0
     for name, size in zip(names, sizes, strict=True):
         layouts[name] = _ColumnLayout(fixed_bytes, variable_columns, size or None)
         fixed_bytes += size or 0

@@ -182,7 +182,7 @@ def _marker(words: Mapping[str, Any], tokens: str | None, info: DatasetInfo) -> 
     source, decode = words["tokens"], words["decode"]
     if source is None or decode is None or tokens is None or info.components:
         return None
-    mask_path = masked_paths(tokens)[1]
+    mask_path = masked_paths(tokens).mask_idx
     mask = open_tokens(str(mask_path)) if mask_path.is_file() else None
     source = source.for_ids(info.id_column or "")
 

@@ -6,12 +6,12 @@ Owns which column holds the tokens, and reading shards of a store in blocks; lea
 
 import json
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
+from packhorse.formats.mds import INTEGERS, MdsShards, array_type, head_bytes, read_array
 from packhorse.formats.object_store import for_each, is_url
 from packhorse.storage import BoundedCache
 from packhorse.tokens.base import TokenSourceError
@@ -141,11 +141,10 @@ class MdsSource(TableSource, FetchSource):
         found = array_type(encoding)
         if found is None:
             return f"is encoded as {encoding!r}, but tokens are arrays, lists or bytes"
-        kind, shape = found
-        if kind is not None and kind.kind not in "iu":
-            return f"holds {kind}, but tokens are integers"
-        if shape is not None and len(shape) != 1:
-            return f"holds arrays of shape {list(shape)}, but tokens are a list"
+        if found.dtype is not None and found.dtype.kind not in "iu":
+            return f"holds {found.dtype}, but tokens are integers"
+        if found.shape is not None and len(found.shape) != 1:
+            return f"holds arrays of shape {list(found.shape)}, but tokens are a list"
         return None
 
 
@@ -159,13 +158,13 @@ class _StoredShards:
     def __init__(self, shards: MdsShards, store: StoreCache) -> None:
         self._shards = shards
         self._store = store
-        self._open = BoundedCache[int, tuple[CachedObject, NDArray[np.uint32]]](_MOST_OPEN_SHARDS)
+        self._open = BoundedCache[int, _OpenShard](_MOST_OPEN_SHARDS)
         self._reads = ReadAhead(self._object_of, store)
 
     def cell(self, index: int, column: str) -> memoryview:
         """Returns the bytes of one column of one sequence; see `MdsShards.cell`."""
         number, row = self._shards.shard_of(index)
-        begin, end = self._opened(number)[1][row : row + 2].tolist()
+        begin, end = self._opened(number).offsets[row : row + 2].tolist()
         sequence = bytes(self._reads.read(number, begin, end))  # a view would keep the whole block in memory
         return self._shards.cell_of(memoryview(sequence), column, f"{self._shards.where_of(number)}: sequence {index}")
 
@@ -175,25 +174,34 @@ class _StoredShards:
         chosen = np.unique(numbers).tolist()
         begins, ends = np.empty_like(rows), np.empty_like(rows)
         # Several shards at a time: the store is asked for the size and the offsets of each before any of its blocks.
-        for number, (_, offsets) in zip(chosen, for_each(chosen, self._opened), strict=True):
+        for number, shard in zip(chosen, for_each(chosen, self._opened), strict=True):
             here = numbers == number
-            begins[here], ends[here] = offsets[rows_there[here]], offsets[rows_there[here] + 1]
+            begins[here], ends[here] = shard.offsets[rows_there[here]], shard.offsets[rows_there[here] + 1]
         self._reads.expect(numbers, begins, ends)
 
     def _object_of(self, number: int) -> CachedObject:
-        return self._opened(number)[0]
+        return self._opened(number).stored
 
-    def _opened(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
-        """Returns a shard, and where its sequences begin and the last ends, in bytes: uint32 [n + 1]."""
-        return self._open.get(number, lambda: self._read_frame(number))
+    def _opened(self, number: int) -> "_OpenShard":
+        """Returns a shard, which is opened when it is first needed."""
+        return self._open.get(number, lambda: self._read_head(number))
 
-    def _read_frame(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
-        """Opens a shard and reads the offsets with which it begins; a ValueError if they do not fit the index."""
+    def _read_head(self, number: int) -> "_OpenShard":
+        """Opens a shard and reads its offsets; a ValueError if they do not fit the index."""
         url, num_sequences = self._shards.shards[number]
         stored = CachedObject(str(url), self._store)
-        frame = np.frombuffer(stored.object.read(0, 4 + 4 * (num_sequences + 1)), "<u4")
-        if frame[0] != num_sequences or (frame[2:] < frame[1:-1]).any() or frame[-1] > stored.size_bytes:
+        head = np.frombuffer(stored.object.read(0, head_bytes(num_sequences)), "<u4")
+        count, offsets = head[0], head[1:]
+        if count != num_sequences or (offsets[1:] < offsets[:-1]).any() or offsets[-1] > stored.size_bytes:
             raise ValueError(
                 f"{self._shards.where_of(number)} does not hold the {num_sequences} sequences that its index says"
             )
-        return stored, frame[1:]
+        return _OpenShard(stored, offsets)
+
+
+class _OpenShard(NamedTuple):
+    """A shard in a store whose offsets have been read."""
+
+    stored: CachedObject
+    offsets: NDArray[np.uint32]
+    """Where its sequences begin and the last ends, in bytes: uint32 [n + 1]."""
