@@ -83,7 +83,7 @@ def test_what_hangs_is_asked_once_and_again_when_it_answered(hang, wait_until):
     assert asked == [1]
     assert within("/other", lambda: 5) == 5
     hang.set()
-    wait_until(lambda: "/mnt" not in plain_files._UNANSWERED)
+    wait_until(lambda: "/mnt" not in plain_files._unanswered)
     assert within("/mnt", ask) == "answer"
 
 
@@ -100,8 +100,8 @@ def test_watched_files_that_hang_keep_their_value_and_tell(tmp_path, monkeypatch
     path = tmp_path / "file"
     path.write_text("1")
     watched = Watched("the number", [path], lambda: int(path.read_text()))
-    stamp_of = watched._now
-    monkeypatch.setattr(watched, "_now", lambda: hang.wait() and stamp_of())
+    stamp_of = watched._stamps_now
+    monkeypatch.setattr(watched, "_stamps_now", lambda: hang.wait() and stamp_of())
     with caplog.at_level("INFO", "packhorse"):
         assert [watched.get(), watched.get()] == [1, 1]
         assert "its file system does not answer" in watched.trouble

@@ -1,18 +1,19 @@
 """Files by path or URL: which are there, in the order that numbers their rows.
 
 If rows are numbered over several files, ids depend on that order, so preparing and training both find files here.
-Leaves whether a file has changed to `file_stamp`, mapping token files to `mapping`, and reading URLs to
-`formats.object_store`.
+Owns opening them for reading too. Leaves whether a file has changed to `file_stamp`, mapping token files to `mapping`,
+and asking stores to `formats.object_store`.
 """
 
 import glob
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
-from packhorse.formats.object_store import Store, find_objects, is_url, object_file, without_secrets
+from packhorse.formats.object_store import Store, StoredObject, find_objects, is_url, without_secrets
 from packhorse.storage import check_plain, open_plain
 
 _BUFFER_BYTES = 1 << 20
@@ -56,6 +57,12 @@ def open_binary(path: str) -> BinaryIO:
     if is_url(path):
         return cast(BinaryIO, io.BufferedReader(object_file(path), _BUFFER_BYTES))
     return open_plain(path)
+
+
+def object_file(url: str) -> "RangeFile":
+    """Opens an object as a file. Each read is a request: for small reads, wrap it in `io.BufferedReader`."""
+    found = StoredObject(url)
+    return RangeFile(found.read, found.size_bytes)
 
 
 def absolute(path: str) -> str:
@@ -108,3 +115,40 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
     else:
         raise FileNotFoundError(f"{name} does not exist")
     return [Path(found) for found in names]
+
+
+class RangeFile(io.RawIOBase):
+    """A read-only file of `size_bytes` whose bytes [begin, end) come from a function, `read_range(begin, end)`."""
+
+    def __init__(self, read_range: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
+        self._read_range = read_range
+        self._size_bytes = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the offset of the next byte."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves to an offset, as files do."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the buffer with the next bytes, fewer at the end of the file; returns how many."""
+        view = memoryview(buffer).cast("B")
+        end = min(self._at + len(view), self._size_bytes)
+        size = max(0, end - self._at)
+        if size:
+            view[:size] = self._read_range(self._at, end)
+            self._at = end
+        return size

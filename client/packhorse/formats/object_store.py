@@ -7,7 +7,6 @@ fsspec, which knows the stores, is imported when a URL is opened.
 
 import glob
 import hashlib
-import io
 import os
 import re
 import time
@@ -283,49 +282,6 @@ class StoredObject(Store):
             f"{without_secrets(self.url)}: the server ignores Range requests and gives all {self.size_bytes:,} bytes "
             "for any range; use another server or store, or copy the file to a disk and give its path"
         )
-
-
-class RangeFile(io.RawIOBase):
-    """A read-only file of `size_bytes` whose bytes [begin, end) come from a function, `read_range(begin, end)`."""
-
-    def __init__(self, read_range: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
-        self._read_range = read_range
-        self._size_bytes = size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """Returns the offset of the next byte."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves to an offset, as files do."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Fills the buffer with the next bytes, fewer at the end of the file; returns how many."""
-        view = memoryview(buffer).cast("B")
-        end = min(self._at + len(view), self._size_bytes)
-        size = max(0, end - self._at)
-        if size:
-            view[:size] = self._read_range(self._at, end)
-            self._at = end
-        return size
-
-
-def object_file(url: str) -> RangeFile:
-    """Opens an object as a file. Each read is a request: for small reads, wrap it in `io.BufferedReader`."""
-    found = StoredObject(url)
-    return RangeFile(found.read, found.size_bytes)
 
 
 def find_objects(url: str, suffix: str) -> list[str]:

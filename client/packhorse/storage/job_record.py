@@ -1,6 +1,6 @@
 """`JobRecord`: what a job was, by which a later call tells whether it may continue the job's work.
 
-Owns comparing two jobs, and naming their differences. The form of records, and those of tasks, are in `records`.
+Owns comparing two jobs, and naming their differences. How records are written, also those of tasks, is in `records`.
 """
 
 from collections.abc import Mapping
@@ -68,7 +68,8 @@ class JobRecord:
             ("is not read any more", [path for path in files if path not in self.files]),
         ):
             said += [f"{path} {what}" for path in paths[:_MOST_NAMED]]
-            said += [f"{len(paths) - _MOST_NAMED:,} more files, too"] * (len(paths) > _MOST_NAMED)
+            if len(paths) > _MOST_NAMED:
+                said.append(f"{len(paths) - _MOST_NAMED:,} more files, too")
         if not said and list(files) != list(self.files):
             said.append("the files come in another order")
         return said

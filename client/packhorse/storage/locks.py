@@ -16,6 +16,8 @@ from typing import IO
 
 _POLL_SECONDS = 0.02
 """Time between two tries to get a lock."""
+_MOST_NAME_BYTES = 200
+"""Bytes that are read of a holder's name."""
 
 
 class LockHeldError(BlockingIOError):
@@ -50,20 +52,20 @@ def hold_lock(path: Path, *, wait_seconds: float = math.inf) -> Iterator[None]:
         LockHeldError: another process still holds the lock.
         OSError: the file cannot be made, or the file system has no locks.
     """
-    ends = time.monotonic() + wait_seconds
+    deadline = time.monotonic() + wait_seconds
     while True:
         descriptor = _opened(path)
         try:
             if try_lock(descriptor):
-                if _is_at(descriptor, path):
-                    if not path.is_dir():
-                        since = time.strftime("%Y-%m-%d %H:%M:%S")
-                        os.truncate(descriptor, 0)
-                        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
-                    yield
-                    return
-                continue  # locked a file that its last holder has removed: open the path again
-            if time.monotonic() >= ends:
+                if not _is_at(descriptor, path):
+                    continue  # locked a file that its last holder has removed: open the path again
+                if not path.is_dir():
+                    since = time.strftime("%Y-%m-%d %H:%M:%S")
+                    os.truncate(descriptor, 0)
+                    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
+                yield
+                return
+            if time.monotonic() >= deadline:
                 raise LockHeldError(path, _holder(descriptor, path))
         finally:
             os.close(descriptor)
@@ -115,5 +117,5 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def _holder(descriptor: int, path: Path) -> str:
     """Returns what the holder wrote into the file; "another process" if there is nothing, as for folders."""
-    written = b"" if path.is_dir() else os.read(descriptor, 200)
+    written = b"" if path.is_dir() else os.read(descriptor, _MOST_NAME_BYTES)
     return written.decode(errors="replace") or "another process"

@@ -25,10 +25,10 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 
-_UNANSWERED: "dict[str, Future[object]]" = {}
+_unanswered: "dict[str, Future[object]]" = {}
 """Key of a question → its answer, for questions that had no answer in time and still have a thread that waits."""
 
-os.register_at_fork(after_in_child=_UNANSWERED.clear)  # the threads that would end these are not in the child
+os.register_at_fork(after_in_child=_unanswered.clear)  # a child has none of these threads
 
 _never_waits = False
 """Whether `look_at` gives up in time; see `never_wait_for_files`."""
@@ -93,7 +93,7 @@ def read_plain(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:
 
     Args:
         path: path of the file.
-        most_bytes: how many bytes are read at most; below 0 for all.
+        most_bytes: how many bytes are read at most; -1 for all.
 
     Raises:
         OSError: see `open_plain`; or the file system does not answer.
@@ -150,10 +150,10 @@ def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS
         seconds: how long that may take.
 
     Raises:
-        TimeoutError: there was no answer in time, now or before.
+        TimeoutError: there was no answer in time, or a call with the same key still waits for one.
     """
-    before = _UNANSWERED.get(key)
-    if before is not None and not before.done():
+    earlier = _unanswered.get(key)
+    if earlier is not None and not earlier.done():
         raise _no_answer(key)
     answer: Future[_Answer] = Future()
 
@@ -166,8 +166,8 @@ def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS
     threading.Thread(target=run, name=f"asks {key}", daemon=True).start()
     wait([answer], seconds)
     if not answer.done():
-        _UNANSWERED[key] = answer  # type: ignore[assignment]  # of any type
-        answer.add_done_callback(lambda _: _UNANSWERED.pop(key, None))
+        _unanswered[key] = answer  # type: ignore[assignment]  # of any type
+        answer.add_done_callback(lambda _: _unanswered.pop(key, None))
         raise _no_answer(key)
     return answer.result()
 

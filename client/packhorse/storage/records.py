@@ -71,7 +71,7 @@ class Records(Generic[_Result]):
 
     def all(self) -> list[_Result]:
         """Returns the results of all finished tasks, in the order of their numbers."""
-        tasks = sorted(int(path.name) for path in self.folder.glob("[0-9]*[0-9]"))
+        tasks = sorted(int(path.name) for path in self.folder.glob("[0-9]*[0-9]"))  # and no *.partial
         return [result for task in tasks if (result := self.of(task)) is not None]
 
     def _path(self, task: int) -> Path:

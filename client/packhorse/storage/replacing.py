@@ -18,7 +18,7 @@ from packhorse.parameters import parameter
 from packhorse.storage.locks import try_lock
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
-"""Begin of a URL. `pathlib` turns its two slashes into one, so one is enough."""
+"""Beginning of a URL. `pathlib` turns its two slashes into one, so one is enough."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -70,7 +70,7 @@ class AtomicFiles:
     def publish(self) -> None:
         """Syncs and renames the files; after a failure the old files are back, and no temporary file is left."""
         several = len(self._paths) > 1  # a single file is replaced by one rename, so it is never missing
-        aside: list[tuple[Path, Path]] = []
+        aside: list[tuple[Path, Path]] = []  # (where an old file is meanwhile, its path)
         renamed: list[Path] = []
         try:
             for file in self.files:
@@ -79,8 +79,9 @@ class AtomicFiles:
             # Old files go first, last name first: a crash in between must not leave a pair that does not match.
             for temporary, path in reversed(list(zip(self._temporary, self._paths, strict=True))):
                 if several and path.exists():
-                    aside.append((temporary.with_name(f"{temporary.name}.old"), path))
-                    os.replace(path, aside[-1][0])
+                    old = temporary.with_name(f"{temporary.name}.old")
+                    aside.append((old, path))
+                    os.replace(path, old)
             for temporary, path in zip(self._temporary, self._paths, strict=True):
                 os.replace(temporary, path)
                 if several:

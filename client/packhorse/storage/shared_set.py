@@ -1,20 +1,20 @@
 """A small set of texts that forked processes share: `SharedSet`.
 
-It may forget, so it is for what costs only time to do again. Leaves caches of one process to `storage/caches`.
+Leaves caches of one process to `storage/caches`.
 """
 
 import hashlib
 import mmap
 
 _ENTRY_BYTES = 16
-"""Bytes of an entry of a `SharedSet`: a text's hash."""
+"""Bytes of a text's hash."""
 
 
 class SharedSet:
     """A set of texts in one page of memory that a process shares with its forks, without a lock.
 
-    The page has 256 slots of 16 bytes, each with the hash of a text. A text that comes to another's slot replaces it,
-    so the set may forget texts; use it only if that costs nothing but time.
+    The page consists of slots of 16 bytes, each with the hash of one text; a page of 4 KiB has 256. A text replaces
+    another one in the same slot, so the set may forget texts: use it only if that costs no more than time.
 
     Example:
         >>> known = SharedSet()
@@ -38,7 +38,7 @@ class SharedSet:
 
 
 def _entry_of(text: str) -> tuple[bytes, slice]:
-    """Returns a text's hash, and the bytes of the page where it belongs."""
+    """Returns a text's hash, and the bytes of the page that are its slot."""
     entry = hashlib.blake2b(text.encode(), digest_size=_ENTRY_BYTES).digest()
-    first = int.from_bytes(entry[:8], "little") % (mmap.PAGESIZE // _ENTRY_BYTES) * _ENTRY_BYTES
-    return entry, slice(first, first + _ENTRY_BYTES)
+    slot = int.from_bytes(entry[:8], "little") % (mmap.PAGESIZE // _ENTRY_BYTES)
+    return entry, slice(slot * _ENTRY_BYTES, (slot + 1) * _ENTRY_BYTES)

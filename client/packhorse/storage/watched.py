@@ -1,7 +1,7 @@
-"""`Watched`: the content of files, read again when they change, and in use until their new content is right.
+"""`Watched`: the content of files, read again when they change; unusable new content does not replace the old.
 
-Owns noticing that a file changed, and what stays in use if its new content is wrong. Leaves reading what files contain
-to the caller, and looking at files in time to `plain_files`.
+Owns noticing that a file changed. Leaves reading files to the caller, and not waiting for a file system that hangs to
+`plain_files`.
 """
 
 import logging
@@ -71,7 +71,9 @@ class Watched(Generic[_Value]):
         self._lock = threading.Lock()
         self._trouble = ""
         self._hangs = False  # whether the file system did not answer at the last look
-        self._stamps = look_at(self._key, self._now)  # before reading, so that a change in between is noticed later
+        self._stamps = look_at(
+            self._key, self._stamps_now
+        )  # before reading, so that a change in between is noticed later
         self._value = read()
         self._looked_at = time.monotonic()
 
@@ -100,7 +102,7 @@ class Watched(Generic[_Value]):
 
     def _look(self) -> None:
         """Reads the files if they changed, and notes as trouble that they cannot be used."""
-        stamps = self._now()
+        stamps = self._stamps_now()
         if stamps == self._stamps:
             if self._hangs:
                 self._hangs, self._trouble = False, ""
@@ -120,9 +122,8 @@ class Watched(Generic[_Value]):
         trouble = f"{error}; what was read before stays in use"
         if trouble != self._trouble:
             self._trouble = trouble
-            _LOG.error(
-                "%s %s: %s", self._name, "cannot be looked at" if self._hangs else "changed and cannot be used", trouble
-            )
+            what = "cannot be looked at" if self._hangs else "changed and cannot be used"
+            _LOG.error("%s %s: %s", self._name, what, trouble)
 
-    def _now(self) -> list[Stamp | None]:
+    def _stamps_now(self) -> list[Stamp | None]:
         return [stamp_of(path) for path in self._paths]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packhorse.formats.object_store import RangeFile, StoredObject, StoreOptions, without_secrets
+from packhorse.formats.files import RangeFile
+from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
 from packhorse.tokens.node_cache import BlockCache, KeptFile
 
 DEFAULT_CACHE_BYTES = 1 << 34

@@ -15,7 +15,8 @@ import numpy as np
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type
 from packhorse.formats.file_stamp import FileStamp
-from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
+from packhorse.formats.files import object_file
+from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, cut, exceeds_int64
 from packhorse.prepare.input._columns import InputColumns

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
 from packhorse.formats import require
-from packhorse.formats.files import open_binary
-from packhorse.formats.object_store import is_url, object_file, without_secrets
+from packhorse.formats.files import object_file, open_binary
+from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import check_plain
 from packhorse.tokenize.input.files import Kind, compression_of
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, read_arrow, record_batches
-from packhorse.formats.object_store import is_url, object_file
+from packhorse.formats.files import object_file
+from packhorse.formats.object_store import is_url
 from packhorse.tokenize.input._cells import cells_of
 from packhorse.tokenize.input.ranges import FileRange, open_parquet
 from packhorse.tokenize.input.text_check import TextCheck
