@@ -1,7 +1,7 @@
 """`TokenSource`: the contract of a token source, with the errors and the copying that all sources share.
 
-Leaves the base classes that are faster than one with only `read` to `mapped` and `fetched`, and where tokens lie to the
-other modules of this package.
+Leaves base classes that handle many sequences at once to `mapped` and `fetched`, and where tokens lie to the other
+modules of this package.
 """
 
 import pickle

@@ -19,14 +19,14 @@ from packhorse.tokens.base import TokenSource, TokenSourceError
 from packhorse.tokens.indexable import IndexableSource
 from packhorse.tokens.mixture import MixtureSource
 from packhorse.tokens.store_cache import StoreCache
-from packhorse.tokens.tables.arrow import ArrowSource, is_held_dataset
+from packhorse.tokens.tables.arrow import ArrowSource, is_hf_dataset
 from packhorse.tokens.tables.mds import MdsSource
 from packhorse.tokens.tables.parquet import ParquetSource
 from packhorse.tokens.tables.remote_arrow import RemoteArrowSource
 from packhorse.tokens.token_files import FlatSource, MegatronSource, RemoteSource
 
 
-class _How(TypedDict):
+class _TableOptions(TypedDict):
     """The options of `as_token_source` that the sources of tables take too."""
 
     column: str | None
@@ -73,25 +73,27 @@ def as_token_source(
             cannot be indexed.
         TokenStoreError: a store does not answer.
     """
-    how = _How(column=column, id_column=id_column, store=store)
+    options = _TableOptions(column=column, id_column=id_column, store=store)
     if isinstance(obj, TokenSource):
-        return _without_columns(obj, how)
-    if is_held_dataset(obj):
-        return _mapped_arrow(obj, how)
-    package = sys.modules.get("datasets")
-    if package is not None and isinstance(obj, package.DatasetDict):
+        return _without_columns(obj, options)
+    if is_hf_dataset(obj):
+        return _mapped_arrow(obj, options)
+    datasets = sys.modules.get("datasets")  # only a program that has imported it can pass one
+    if datasets is not None and isinstance(obj, datasets.DatasetDict):
         raise TokenSourceError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, obj))}")
     if isinstance(obj, str) and "://" in obj:
-        return _of_url(obj, how)
+        return _of_url(obj, options)
     if isinstance(obj, str | os.PathLike):
         path = Path(obj)
-        return _of_folder(path, how) if path.is_dir() else _of_files([path], obj, how)
+        return _of_folder(path, options) if path.is_dir() else _of_files([path], obj, options)
     if isinstance(obj, list | tuple) and obj and all(is_url(item) for item in obj):
-        return _of_urls(obj, obj, how)
+        return _of_urls(obj, obj, options)
     if isinstance(obj, list | tuple) and obj and all(isinstance(item, str | os.PathLike) for item in obj):
-        return _of_files([Path(item) for item in obj], obj, how)
+        return _of_files([Path(item) for item in obj], obj, options)
     if isinstance(obj, Mapping) and obj and all(isinstance(name, str) for name in obj):
-        return MixtureSource({name: as_token_source(of, **how, is_loss_mask=is_loss_mask) for name, of in obj.items()})
+        return MixtureSource(
+            {name: as_token_source(data, **options, is_loss_mask=is_loss_mask) for name, data in obj.items()}
+        )
     if id_column is not None:
         raise TokenSourceError(
             f"{type(obj).__name__} is indexed by ids; leave " + parameter("id_column", id_column) + " out"
@@ -99,52 +101,58 @@ def as_token_source(
     return IndexableSource(obj, key=column, takes_bool=is_loss_mask)
 
 
-def _of_url(url: str, how: _How) -> TokenSource:
+def _of_url(url: str, options: _TableOptions) -> TokenSource:
     """Chooses the source for one URL: by how it ends, and otherwise by what the store has there."""
     name = without_secrets(url).rstrip("/").rpartition("/")[2]
     suffix = os.path.splitext(name)[1]
-    if not is_url(url) and (suffix in (".parquet", *SUFFIXES) or os.path.isdir(as_path(url))):  # file://
-        return as_token_source(as_path(url), **how)
-    if not is_url(url) or suffix in (".idx", ".bin", ".boundaries"):
-        return _without_columns(RemoteSource.through(url, how["store"] or StoreCache()), how)
+    if not is_url(url):  # file://
+        is_table = suffix in (".parquet", *SUFFIXES) or os.path.isdir(as_path(url))
+        return as_token_source(as_path(url), **options) if is_table else _of_stored_tokens(url, options)
+    if suffix in (".idx", ".bin", ".boundaries"):
+        return _of_stored_tokens(url, options)
     if suffix in (".parquet", *SUFFIXES):
-        return _of_urls([url], url, how)
+        return _of_urls([url], url, options)
     if name == INDEX or is_file(f"{url.rstrip('/')}/{INDEX}"):
-        return MdsSource(url, **how)
+        return MdsSource(url, **options)
     if not is_folder(url):
-        return _without_columns(RemoteSource.through(url, how["store"] or StoreCache()), how)
+        return _of_stored_tokens(url, options)
     if is_file(f"{url.rstrip('/')}/{SAVED_STATE}"):
-        return RemoteArrowSource(url, **how)
+        return RemoteArrowSource(url, **options)
     found = {os.path.splitext(below)[1] for below in find_objects(url, "")} & {".parquet", ".arrow"}
     if len(found) == 1:
-        return ParquetSource(url, **how) if found == {".parquet"} else RemoteArrowSource(url, **how)
+        return ParquetSource(url, **options) if found == {".parquet"} else RemoteArrowSource(url, **options)
     raise TokenSourceError(
         f"{without_secrets(url)} holds {'both Parquet and Arrow files' if found else 'no Parquet or Arrow files'}; "
         f"give a pattern, such as {without_secrets(url).rstrip('/')}/*.parquet"
     )
 
 
-def _of_urls(urls: Sequence[str], given: Any, how: _How) -> TokenSource:
+def _of_stored_tokens(url: str, options: _TableOptions) -> TokenSource:
+    """Returns the source of a Megatron pair or a flat file at a URL."""
+    return _without_columns(RemoteSource.through(url, options["store"] or StoreCache()), options)
+
+
+def _of_urls(urls: Sequence[str], given: Any, options: _TableOptions) -> TokenSource:
     """Chooses the source for several URLs, by how they end; `given` is the user's argument."""
     suffixes = {os.path.splitext(without_secrets(url))[1] for url in urls}
     if suffixes == {".parquet"}:
-        return ParquetSource(given, **how)
+        return ParquetSource(given, **options)
     if suffixes <= set(SUFFIXES):
-        return RemoteArrowSource(given, **how)
+        return RemoteArrowSource(given, **options)
     raise TokenSourceError(f"{without_secrets(urls[0])}: several URLs must all be .parquet or all be .arrow")
 
 
-def _of_folder(folder: Path, how: _How) -> TokenSource:
+def _of_folder(folder: Path, options: _TableOptions) -> TokenSource:
     """Chooses the source for a folder, by the files in it."""
     if (folder / SAVED_STATE).is_file():
-        return _mapped_arrow(folder, how)
+        return _mapped_arrow(folder, options)
     if splits := saved_splits(folder):
         raise TokenSourceError(f"{folder} holds several datasets; pass the folder of one: {', '.join(splits)}")
     if (folder / INDEX).is_file():
-        return MdsSource(folder, **how)
+        return MdsSource(folder, **options)
     kinds = [suffix for suffix in (".parquet", ".arrow") if any(folder.rglob(f"*{suffix}"))]
     if len(kinds) == 1:
-        return ParquetSource(folder, **how) if kinds == [".parquet"] else _mapped_arrow(folder, how)
+        return ParquetSource(folder, **options) if kinds == [".parquet"] else _mapped_arrow(folder, options)
     found = "both Parquet and Arrow files" if kinds else f"no {SAVED_STATE}, {INDEX}, Parquet or Arrow files"
     raise TokenSourceError(
         f"the folder {folder} holds {found}; pass a folder of one kind, a glob pattern such as "
@@ -152,29 +160,29 @@ def _of_folder(folder: Path, how: _How) -> TokenSource:
     )
 
 
-def _of_files(paths: Sequence[Path], given: Any, how: _How) -> TokenSource:
+def _of_files(paths: Sequence[Path], given: Any, options: _TableOptions) -> TokenSource:
     """Chooses the source for paths of files, or a pattern, by how they end; `given` is the user's argument."""
     suffixes = {path.suffix for path in paths}
     if suffixes == {".parquet"}:
-        return ParquetSource(given, **how)
+        return ParquetSource(given, **options)
     if suffixes <= set(SUFFIXES):
-        return _mapped_arrow(given, how)
+        return _mapped_arrow(given, options)
     if paths[0].name == INDEX:
-        return MdsSource(paths[0], **how)
+        return MdsSource(paths[0], **options)
     if len(paths) > 1 or (glob.has_magic(str(paths[0])) and not paths[0].exists()):
         raise TokenSourceError(
-            f"{_some(paths)}: several files must all be .parquet or all be .arrow; pass tokens as lists of "
+            f"{_first_paths(paths)}: several files must all be .parquet or all be .arrow; pass tokens as lists of "
             "integers, not as texts"
         )
-    return _without_columns(_of_token_file(paths[0]), how)
+    return _without_columns(_of_token_file(paths[0]), options)
 
 
-def _mapped_arrow(data: Any, how: _How) -> TokenSource:
+def _mapped_arrow(data: Any, options: _TableOptions) -> TokenSource:
     """Returns the source of mapped Arrow data, which needs no `store`."""
-    return ArrowSource(data, column=how["column"], id_column=how["id_column"])
+    return ArrowSource(data, column=options["column"], id_column=options["id_column"])
 
 
-def _some(paths: Sequence[Path]) -> str:
+def _first_paths(paths: Sequence[Path]) -> str:
     """Returns the first two paths for a message, shortened: a user may have given texts, which look like paths."""
     names = [str(path) if len(str(path)) <= 80 else f"{str(path)[:80]}…" for path in paths[:2]]
     return ", ".join(names) + (f" and {len(paths) - 2:,} more" if len(paths) > 2 else "")
@@ -206,9 +214,9 @@ def _of_token_file(path: Path) -> TokenSource:
     )
 
 
-def _without_columns(source: TokenSource, how: _How) -> TokenSource:
+def _without_columns(source: TokenSource, options: _TableOptions) -> TokenSource:
     """Returns a source that has no columns; a TokenSourceError if the user named one."""
-    for name, value in (("column", how["column"]), ("id_column", how["id_column"])):
+    for name, value in (("column", options["column"]), ("id_column", options["id_column"])):
         if value is not None:
             raise TokenSourceError(f"{name} is {value!r}, but {type(source).__name__} has no columns; leave it out")
     return source

@@ -73,12 +73,12 @@ class IndexableSource(FetchSource):
         return self
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
-        return [self._integers(sequence_id) for sequence_id in ids.tolist()]
+        return [
+            as_integers(sequence_id, self._tokens_of(sequence_id), takes_bool=self._takes_bool)
+            for sequence_id in ids.tolist()
+        ]
 
-    def _integers(self, sequence_id: int) -> NDArray[np.integer]:
-        return as_integers(sequence_id, self._item(sequence_id), takes_bool=self._takes_bool)
-
-    def _item(self, sequence_id: int) -> Any:
+    def _tokens_of(self, sequence_id: int) -> Any:
         """Returns the tokens of one item; a TokenSourceError if there is no such item, or no such key in it."""
         # A list would give its last item for -1.
         if sequence_id < 0 and not isinstance(self._indexable, Mapping):

@@ -43,12 +43,12 @@ def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
     if given is None:
         _warn_of_every_token(tokens)
         return None
-    beside = isinstance(given, str) and given == AUTO
-    mask = tokens.loss_mask_beside() if beside else as_token_source(given, is_loss_mask=True)
+    is_auto = _is_auto(given)
+    mask = tokens.loss_mask_beside() if is_auto else as_token_source(given, is_loss_mask=True)
     if isinstance(mask, MixtureSource):
-        return mask.as_mask_of(tokens)  # says what is wrong
-    if beside and isinstance(mask, TokenFileSource) and isinstance(tokens, TokenFileSource):
-        _check_sequences(tokens, mask)  # nobody chose this mask; one that is given is only checked batch by batch
+        return mask.as_mask_of(tokens)  # raises, and says why: these tokens are no mixture
+    if is_auto and isinstance(mask, TokenFileSource) and isinstance(tokens, TokenFileSource):
+        _check_lengths(tokens, mask)  # nobody chose this mask; one that is given is only checked batch by batch
     if mask is None:
         _warn_of_missing_mask(tokens)
     return mask
@@ -59,7 +59,7 @@ def _of_mixture(tokens: MixtureSource, given: Any) -> TokenSource | None:
     masks: Mapping[str, Any]
     if given is None:
         masks = dict.fromkeys(tokens.sources)
-    elif isinstance(given, str) and given == AUTO:
+    elif _is_auto(given):
         masks = {}
     elif isinstance(given, MixtureSource):
         masks = given.sources
@@ -72,9 +72,13 @@ def _of_mixture(tokens: MixtureSource, given: Any) -> TokenSource | None:
         )
     unknown = [name for name in masks if name not in tokens.sources]
     found = {name: loss_mask_of(source, masks.get(name, AUTO)) for name, source in tokens.sources.items()}
-    found |= {name: as_token_source(masks[name], is_loss_mask=True) for name in unknown}  # refused below
-    own = {name: mask for name, mask in found.items() if mask is not None}
-    return MixtureSource(own).as_mask_of(tokens) if own else None
+    found |= {name: as_token_source(masks[name], is_loss_mask=True) for name in unknown}  # `as_mask_of` refuses these
+    present = {name: mask for name, mask in found.items() if mask is not None}
+    return MixtureSource(present).as_mask_of(tokens) if present else None
+
+
+def _is_auto(given: Any) -> bool:
+    return isinstance(given, str) and given == AUTO  # an array would compare each of its items
 
 
 def _warn_of_every_token(tokens: TokenSource) -> None:
@@ -103,8 +107,8 @@ def _warn_of_missing_mask(tokens: TokenSource) -> None:
         )
 
 
-def _check_sequences(tokens: TokenFileSource, mask: TokenFileSource) -> None:
-    """Checks that a mask file has the same lengths as the tokens; an earlier run may have left another one."""
+def _check_lengths(tokens: TokenFileSource, mask: TokenFileSource) -> None:
+    """Checks that a mask file has the tokens' lengths; an earlier run of a tool may have left another mask there."""
     way_out = "write both again, as `packhorse tokenize` does, or give loss_mask=None to train on every token"
     if len(mask) != len(tokens):
         raise TokenSourceError(
@@ -113,10 +117,10 @@ def _check_sequences(tokens: TokenFileSource, mask: TokenFileSource) -> None:
         )
     for first in range(0, len(tokens), CHUNK_ELEMENTS):
         ids = np.arange(first, min(first + CHUNK_ELEMENTS, len(tokens)))
-        masked, held = mask.lengths(ids), tokens.lengths(ids)
-        if (masked != held).any():
-            i = int((masked != held).argmax())
+        of_mask, of_tokens = mask.lengths(ids), tokens.lengths(ids)
+        if (of_mask != of_tokens).any():
+            i = int((of_mask != of_tokens).argmax())
             raise TokenSourceError(
-                f"the loss mask {mask.where} is of other tokens: its sequence {ids[i]} holds {masked[i]} values, and "
-                f"that of {tokens.where} {held[i]} tokens; {way_out}"
+                f"the loss mask {mask.where} is of other tokens: its sequence {ids[i]} holds {of_mask[i]} values, and "
+                f"that of {tokens.where} {of_tokens[i]} tokens; {way_out}"
             )

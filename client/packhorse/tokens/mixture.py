@@ -5,7 +5,7 @@ tokens to the components' sources.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,30 @@ from packhorse.tokens.base import Gather, TokenSource, TokenSourceError
 from packhorse.types import Component
 
 
-class MixtureSource(TokenSource):
+class _SeveralSources(TokenSource):
+    """What is known of the tokens of several sources together."""
+
+    def __init__(self, several: Sequence[TokenSource]) -> None:
+        self._several = several
+
+    @property
+    def knows_lengths(self) -> bool:
+        """Whether all sources know lengths without reading tokens."""
+        return all(source.knows_lengths for source in self._several)
+
+    @property
+    def token_dtype(self) -> np.dtype[Any] | None:
+        """A type that holds the tokens of all sources; None if a source does not know its type, or there is none."""
+        known = [source.token_dtype for source in self._several if source.token_dtype is not None]
+        return np.result_type(*known) if len(known) == len(self._several) > 0 else None
+
+    @property
+    def may_be_out_of_range(self) -> bool:
+        """Whether the tokens of any source may be out of range."""
+        return any(source.may_be_out_of_range for source in self._several)
+
+
+class MixtureSource(_SeveralSources):
     """Sources by the names of a mixture's components: `tokens={"web": …, "code": …}`.
 
     An id does not identify a sequence of a mixture, since two components may have the same id. So `of_sequences`
@@ -33,6 +56,7 @@ class MixtureSource(TokenSource):
 
     def __init__(self, sources: Mapping[str, TokenSource]) -> None:
         self._sources = dict(sources)
+        super().__init__(list(self._sources.values()))
         self._of_components: list[TokenSource] = []  # by component id; empty until `for_components`
 
     @property
@@ -44,21 +68,6 @@ class MixtureSource(TokenSource):
     def where(self) -> str:
         """The sources of its components, for messages."""
         return ", ".join(f"{name}: {source.where}" for name, source in self._sources.items())
-
-    @property
-    def knows_lengths(self) -> bool:
-        """Whether all sources know lengths without reading tokens."""
-        return all(source.knows_lengths for source in self._sources.values())
-
-    @property
-    def token_dtype(self) -> np.dtype[Any] | None:
-        """A type that holds the tokens of all sources; see `TokenSource.token_dtype`."""
-        return _common([source.token_dtype for source in self._sources.values()])
-
-    @property
-    def may_be_out_of_range(self) -> bool:
-        """Whether the tokens of any component may be out of range."""
-        return any(source.may_be_out_of_range for source in self._sources.values())
 
     def for_ids(self, id_column: str) -> NoReturn:
         """Raises a TokenSourceError: this is called for a dataset that is not a mixture, and it needs one source."""
@@ -79,9 +88,9 @@ class MixtureSource(TokenSource):
                 f"the mixture's {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} no source of tokens; "
                 f"given are {', '.join(self._sources)}"
             )
-        own = {each.name: self._sources[each.name].for_ids(each.id_column) for each in components}
-        ready = MixtureSource({**self._sources, **own})
-        ready._of_components = list(own.values())
+        by_ids = {each.name: self._sources[each.name].for_ids(each.id_column) for each in components}
+        ready = MixtureSource({**self._sources, **by_ids})
+        ready._of_components = list(by_ids.values())
         return ready
 
     def as_mask_of(self, tokens: TokenSource) -> "MixtureSource":
@@ -117,34 +126,28 @@ class MixtureSource(TokenSource):
         return self._of_components[component_id]
 
 
-class _OfSequences(TokenSource):
+class _Part(NamedTuple):
+    """The sequences of one component in a block."""
+
+    source: TokenSource
+    numbers: NDArray[np.int64]
+    """Numbers of the sequences in the block, ascending: int64 [n]."""
+
+
+class _OfSequences(_SeveralSources):
     """Tokens of the S sequences of one block, asked for in the block's order; `component_ids` are integers [S]."""
 
     def __init__(self, sources: Sequence[TokenSource], component_ids: NDArray[np.integer]) -> None:
-        # For each component of the block: (its source, the numbers of its sequences in the block).
         self._parts = [
-            (sources[number], np.flatnonzero(component_ids == number)) for number in np.unique(component_ids)
+            _Part(sources[component], np.flatnonzero(component_ids == component))
+            for component in np.unique(component_ids)
         ]
+        super().__init__([part.source for part in self._parts])
 
     @property
     def where(self) -> str:
         """The sources of its components, for messages."""
-        return ", ".join(source.where for source, _ in self._parts)
-
-    @property
-    def knows_lengths(self) -> bool:
-        """Whether all sources know lengths without reading tokens."""
-        return all(source.knows_lengths for source, _ in self._parts)
-
-    @property
-    def token_dtype(self) -> np.dtype[Any] | None:
-        """A type that holds the tokens of all sources; see `TokenSource.token_dtype`."""
-        return _common([source.token_dtype for source, _ in self._parts])
-
-    @property
-    def may_be_out_of_range(self) -> bool:
-        """Whether the tokens of any source may be out of range."""
-        return any(source.may_be_out_of_range for source, _ in self._parts)
+        return ", ".join(source.where for source in self._several)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
         """Raises a TokenSourceError: an id does not identify a sequence without its component."""
@@ -153,8 +156,8 @@ class _OfSequences(TokenSource):
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the lengths of the block's sequences: int64 [S]."""
         lengths = np.empty(len(ids), dtype=np.int64)
-        for source, where in self._parts:
-            lengths[where] = source.lengths(ids[where])
+        for source, numbers in self._parts:
+            lengths[numbers] = source.lengths(ids[numbers])
         return lengths
 
     def gather_from(
@@ -166,25 +169,23 @@ class _OfSequences(TokenSource):
         truncate: bool = False,
     ) -> Gather:
         """Returns a function that writes the block's sequences, some at a time; see `TokenSource.gather_from`."""
-        parts = [
-            (
-                where,
-                source.gather_from(
-                    ids[where],
-                    lengths[where],
-                    first_tokens=None if first_tokens is None else first_tokens[where],
-                    truncate=truncate,
-                ),
+        writers = [
+            source.gather_from(
+                ids[numbers],
+                lengths[numbers],
+                first_tokens=None if first_tokens is None else first_tokens[numbers],
+                truncate=truncate,
             )
-            for source, where in self._parts
+            for source, numbers in self._parts
         ]
 
         def gather(first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64]) -> None:
-            for where, write in parts:
-                # `where` ascends, so a component's sequences among [first, last) are its [begin, end).
-                begin, end = np.searchsorted(where, (first, last)).tolist()
+            for part, write in zip(self._parts, writers, strict=True):
+                numbers = part.numbers
+                # They ascend, so a component's sequences among [first, last) are its [begin, end).
+                begin, end = np.searchsorted(numbers, (first, last)).tolist()
                 if begin < end:
-                    write(begin, end, out, out_starts[where[begin:end] - first])
+                    write(begin, end, out, out_starts[numbers[begin:end] - first])
 
         return gather
 
@@ -225,9 +226,3 @@ class EveryToken(TokenSource):
         """Writes ones, without checking lengths: gathering the tokens themselves checks them."""
         for start, length in zip(out_starts.tolist(), lengths.tolist(), strict=True):
             out[start : start + length] = 1
-
-
-def _common(dtypes: Sequence[np.dtype[Any] | None]) -> np.dtype[Any] | None:
-    """Returns a type that holds all of these types; None if one is not known, or there is none."""
-    known = [dtype for dtype in dtypes if dtype is not None]
-    return np.result_type(*known) if len(known) == len(dtypes) > 0 else None

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import xxhash
 
@@ -20,16 +21,18 @@ from packhorse.storage import LockHeldError, hold_lock, try_lock
 _LOG = logging.getLogger(__name__)
 
 _SUFFIX = ".block"
-_SUM_BYTES = 8
+_CHECKSUM_BYTES = 8
 """Bytes of the checksum at the end of a block's file."""
-_LOCKS = 64
+_NUM_LOCKS = 64
 """Lock files; blocks share them, so two blocks rarely wait for each other."""
 _KEPT_SHARE = 0.9
 """Share of the limit that stays when old blocks are removed, so that not every new block removes one."""
 _LOOKS_PER_LIMIT = 32
 """How often a process checks the limit while it writes as many bytes as the limit allows."""
 _ABANDONED_SECONDS = 3600.0
-"""Age after which a temporary file that nobody writes to must be a killed process's."""
+"""Time since the last write after which a temporary file must be a killed process's."""
+_POLL_SECONDS = 0.001
+"""Time between two tries to lock a kept file."""
 
 
 class BlockCache:
@@ -91,7 +94,7 @@ class BlockCache:
         try:
             with _appearing(path) as partial, partial.open("wb") as file:
                 file.write(data)
-                file.write(_sum_of(data))
+                file.write(_checksum(data))
             self._count(len(data))
         except OSError as error:
             _LOG.warning("%s: a block is not kept: %s", self.folder, error)
@@ -110,32 +113,41 @@ class BlockCache:
         """
         # If another process holds the lock, it is removing blocks already.
         with suppress(LockHeldError), hold_lock(self.folder / "locks" / "evict", wait_seconds=0):
-            blocks: list[tuple[int, int, str]] = []  # (time of last use in ns, bytes, path)
+            files: list[_File] = []
             for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
                 for entry in os.scandir(folder):
                     with suppress(FileNotFoundError):
                         status = entry.stat()
                         if not entry.name.startswith("."):
-                            blocks.append((status.st_mtime_ns, status.st_size, entry.path))
+                            files.append(_File(status.st_mtime_ns, status.st_size, entry.path))
                         elif time.time() - status.st_mtime > _ABANDONED_SECONDS:  # a younger one may be written now
                             os.unlink(entry.path)
-            left = sum(size for _, size, _ in blocks)
-            if left <= self.max_bytes:
+            left_bytes = sum(file.size_bytes for file in files)
+            if left_bytes <= self.max_bytes:
                 return
-            for _, size, path in sorted(blocks):
-                if left <= self.max_bytes * _KEPT_SHARE:
+            for file in sorted(files):
+                if left_bytes <= self.max_bytes * _KEPT_SHARE:
                     break
-                if _removed(Path(path)):  # a process that has it mapped can still read it
-                    left -= size
+                if _try_remove(Path(file.path)):  # a process that has it mapped can still read it
+                    left_bytes -= file.size_bytes
 
     @contextmanager
     def _alone(self, key: str, number: int, patience_seconds: float) -> Iterator[None]:
         """Holds the lock of a block; after `patience_seconds` goes on without it, since the holder may be stuck."""
-        stripe = xxhash.xxh32_intdigest(f"{key} {number}".encode()) % _LOCKS
+        stripe = xxhash.xxh32_intdigest(f"{key} {number}".encode()) % _NUM_LOCKS
         with ExitStack() as held:
             with suppress(LockHeldError):
                 held.enter_context(hold_lock(self.folder / "locks" / f"{stripe:02}", wait_seconds=patience_seconds))
             yield
+
+
+class _File(NamedTuple):
+    """A block, or a file kept whole, as the folder lists it; files sort by their last use."""
+
+    used_ns: int
+    """Time of its last use, in nanoseconds since 1970."""
+    size_bytes: int
+    path: str
 
 
 class KeptFile:
@@ -146,7 +158,7 @@ class KeptFile:
         self.path = path
         self._file = path.open("rb")
         while not try_lock(self._file, shared=True):  # another process is about to remove it
-            time.sleep(0.001)
+            time.sleep(_POLL_SECONDS)
         if not os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
             raise FileNotFoundError(f"{path} was removed")
 
@@ -154,7 +166,7 @@ class KeptFile:
         return KeptFile, (self.path,)
 
 
-def _removed(path: Path) -> bool:
+def _try_remove(path: Path) -> bool:
     """Removes a block, or a file kept whole unless it is in use; returns whether it is gone."""
     with suppress(FileNotFoundError):
         if path.name.endswith(_SUFFIX):
@@ -188,8 +200,8 @@ def _read(path: Path) -> memoryview | None:
         return None
     except ValueError:  # an empty file cannot be mapped
         mapped = memoryview(b"")
-    data = mapped[:-_SUM_BYTES]
-    if len(mapped) < _SUM_BYTES or _sum_of(data) != mapped[-_SUM_BYTES:]:
+    data = mapped[:-_CHECKSUM_BYTES]
+    if len(mapped) < _CHECKSUM_BYTES or _checksum(data) != mapped[-_CHECKSUM_BYTES:]:
         _LOG.warning("%s was altered on disk; it is fetched again", path)
         path.unlink(missing_ok=True)
         return None
@@ -198,5 +210,5 @@ def _read(path: Path) -> memoryview | None:
     return data
 
 
-def _sum_of(data: bytes | memoryview) -> bytes:
+def _checksum(data: bytes | memoryview) -> bytes:
     return xxhash.xxh3_64_digest(data)

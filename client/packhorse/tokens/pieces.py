@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from packhorse.tokens.base import TokenSourceError, refuse_length
 from packhorse.topology import RoomRule
 
-_NEVER = 2**62
-"""Stands for "not cut" among lengths: more tokens than any sequence has."""
+_NOT_CUT = 2**62
+"""Stands for a component whose sequences were not cut, among lengths: more tokens than any sequence has."""
 
 
 class Plan(Protocol):
@@ -72,20 +72,14 @@ class PieceRule:
     """`longest` of each component of a mixture; empty without a mixture."""
 
     @classmethod
-    def of(cls, plan: "Plan") -> "PieceRule":
+    def of(cls, plan: Plan) -> "PieceRule":
         """Returns the rule of a dataset or a mixture, from its facts or from a stream's header."""
         rooms = RoomRule(plan.max_seq_len, plan.align, plan.extra_tokens)
-        components = tuple(
-            RoomRule(each.max_seq_len, plan.align, plan.extra_tokens).longest
-            if cuts_ends(each.over_length, each.keep)
-            else None
-            for each in plan.components
-        )
-        longest = rooms.longest if not components and cuts_ends(plan.over_length, plan.keep) else None
-        return cls(rooms, longest, components)
+        components = tuple(_longest_of(each, plan.align, plan.extra_tokens) for each in plan.components)
+        return cls(rooms, None if components else _longest_of(plan, plan.align, plan.extra_tokens), components)
 
     def are_whole(self, first_tokens: NDArray[np.int64] | None) -> bool:
-        """Returns whether every sequence is whole and fills its room, so that nobody need ask for its length."""
+        """Returns whether every sequence is whole and fills its room, so that its length is that of its room."""
         longest = self.longest_of_components or (self.longest,)
         return self.rooms.is_plain and first_tokens is None and all(each is None for each in longest)
 
@@ -99,9 +93,8 @@ class PieceRule:
     ) -> NDArray[np.int64]:
         """Returns how many of its own tokens each sequence, or piece, puts into its room: int64 [S], at least 1.
 
-        This is what is left of the sequence from the piece's first token on, or `longest` if more is left. Its room
-        must be the planned one. A sequence that is longer in the source than it was planned is not noticed if its room
-        is the same nevertheless.
+        This is what is left of the sequence from the piece's first token on, or `longest` if more is left. It must need
+        the planned room. A sequence that became longer in the source is not noticed if it still needs the same room.
 
         Args:
             ids: the sequences' ids: int64 [S].
@@ -135,12 +128,18 @@ class PieceRule:
         """Returns `longest`: one number for all sequences, one for each (int64 [S]), or None if none was cut."""
         if component_ids is None or not self.longest_of_components:
             return self.longest
-        longest = [_NEVER if each is None else each for each in self.longest_of_components]
+        longest = [_NOT_CUT if each is None else each for each in self.longest_of_components]
         return np.array(longest, dtype=np.int64)[component_ids]
 
 
+def _longest_of(plan: Any, align: int, extra_tokens: int) -> int | None:
+    """Returns the most own tokens of a room of a plan or a component; None if sequences were not cut."""
+    rooms = RoomRule(plan.max_seq_len, align, extra_tokens)
+    return rooms.longest if cuts_ends(plan.over_length, plan.keep) else None
+
+
 def cuts_ends(over_length: str, keep: str) -> bool:
-    """Returns whether prepare may have cut off the end of a sequence, so that it continues after its room's tokens.
+    """Returns whether a sequence may have tokens after those in its room: prepare cut off its end, or split it.
 
     Example:
         >>> cuts_ends("truncate", "head"), cuts_ends("truncate", "tail"), cuts_ends("split", "head")

@@ -1,4 +1,4 @@
-"""Items fetched before they are needed, in threads: `FetchAhead` for any, `ReadAhead` for blocks of a store's objects.
+"""Fetching before it is needed, in threads: `FetchAhead` for items of any kind, `ReadAhead` for blocks of objects.
 
 Owns which items come next and how many are kept. Blocks on the node's disk are in `node_cache`.
 """
@@ -23,7 +23,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Item = TypeVar("_Item", bound="_Sized")
 
 _KEPT_BLOCKS = 256
-"""Blocks that a process holds open."""
+"""Blocks that a process keeps in memory."""
 
 
 class _Sized(Protocol):
@@ -61,10 +61,10 @@ class FetchAhead(Generic[_Key, _Item]):
     def _begin(self) -> None:
         """Makes the state that belongs to this process: items, expectations, threads and their lock."""
         self._process = os.getpid()
-        self._open = BoundedCache[_Key, _Item](self._keep_bytes, size_of=operator.attrgetter("nbytes"))
+        self._kept = BoundedCache[_Key, _Item](self._keep_bytes, size_of=operator.attrgetter("nbytes"))
         self._coming: OrderedDict[_Key, Future[_Item]] = OrderedDict()  # handed to the threads
         self._expected: list[_Key] = []  # not yet handed to the threads, the next one last
-        self._wanted: queue.SimpleQueue[tuple[_Key, Future[_Item]]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[_Key, Future[_Item]]] = queue.SimpleQueue()  # those in `_coming`
         self._num_threads = 0
         self._lock = threading.Lock()
 
@@ -90,12 +90,12 @@ class FetchAhead(Generic[_Key, _Item]):
         """Returns an item, after waiting for it or fetching it; raises what fetching raised."""
         if self._process != os.getpid():
             self._begin()
-        item = self._open.find(key)
+        item = self._kept.find(key)
         if item is None:
             with self._lock:
                 coming = self._coming.pop(key, None)
             item = self._fetch(key) if coming is None or coming.cancel() else coming.result()
-            item = self._open.put(key, item)
+            item = self._kept.put(key, item)
             self._fetch_ahead()
         return item
 
@@ -104,11 +104,11 @@ class FetchAhead(Generic[_Key, _Item]):
         with self._lock:
             while self._expected and len(self._coming) < self.ahead:
                 key = self._expected.pop()
-                if key in self._coming or self._open.find(key) is not None:
+                if key in self._coming or self._kept.find(key) is not None:
                     continue
                 future: Future[_Item] = Future()
                 self._coming[key] = future
-                self._wanted.put((key, future))
+                self._tasks.put((key, future))
                 if self._num_threads < self._most_threads:
                     # Not a ThreadPoolExecutor: a process that ends would wait for its threads.
                     self._num_threads += 1
@@ -117,7 +117,7 @@ class FetchAhead(Generic[_Key, _Item]):
     def _serve(self) -> None:
         """Fetches the items that are handed to the threads; runs in a thread, for ever."""
         while True:
-            key, future = self._wanted.get()
+            key, future = self._tasks.get()
             if not future.set_running_or_notify_cancel():
                 continue
             try:
@@ -131,8 +131,12 @@ class ReadAhead:
 
     def __init__(self, open_object: Callable[[int], CachedObject], store: StoreCache) -> None:
         self._open_object = open_object
-        self._block_bytes = size = store.block_bytes
-        self._blocks = FetchAhead(self._block, ahead=store.read_ahead_bytes // size, keep_bytes=_KEPT_BLOCKS * size)
+        self._block_bytes = store.block_bytes
+        self._blocks = FetchAhead(
+            self._block,
+            ahead=store.read_ahead_bytes // store.block_bytes,
+            keep_bytes=_KEPT_BLOCKS * store.block_bytes,
+        )
 
     def expect(self, numbers: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Begins to fetch the blocks of S ranges, in order.
@@ -143,9 +147,11 @@ class ReadAhead:
             ends: exclusive end of each range, in bytes: int64 [S].
         """
         firsts = begins // self._block_bytes
-        several = np.where(ends > begins, -(-ends // self._block_bytes) - firsts, 0)
-        blocks = np.arange(several.sum()) + np.repeat(firsts - several.cumsum() + several, several)
-        keys = zip(np.repeat(numbers, several).tolist(), blocks.tolist(), strict=True)
+        counts = np.where(ends > begins, -(-ends // self._block_bytes) - firsts, 0)  # blocks of each range
+        # All ranges end to end: each counts its blocks from its own first one, instead of those of the ranges before.
+        before = counts.cumsum() - counts
+        blocks = np.arange(counts.sum()) + np.repeat(firsts - before, counts)
+        keys = zip(np.repeat(numbers, counts).tolist(), blocks.tolist(), strict=True)
         self._blocks.expect(list(dict.fromkeys(keys)))
 
     def read(self, number: int, begin: int, end: int) -> memoryview:

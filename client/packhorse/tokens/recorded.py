@@ -1,4 +1,4 @@
-"""The tokens that a dataset was prepared from: opening them as the manifest names them, and checking that they are it.
+"""The tokens that a dataset was prepared from: opening those that its manifest records, and checking them.
 
 Owns the check, by a fingerprint of up to 64 sequences, and the check that a recorded loss mask still lies beside the
 tokens. Leaves reading manifests to the callers (a server, or a client with a folder), and the fingerprint itself to
@@ -22,7 +22,7 @@ def recorded_path(folder: Path, record: Mapping[str, Any]) -> str:
 
     Args:
         folder: the dataset's folder.
-        record: the manifest's record of its tokens.
+        record: the manifest's record of its tokens, with the `path` from the folder.
     """
     return os.path.normpath(folder / record["path"])
 
@@ -32,7 +32,7 @@ def open_recorded(path: str, record: Mapping[str, Any], num_sequences: int) -> T
 
     Args:
         path: path of the tokens.
-        record: the manifest's record of its tokens.
+        record: the manifest's record of its tokens: `fingerprint`, and perhaps `column` and `has_loss_mask`.
         num_sequences: number of sequences that the dataset was prepared from, at least 1.
 
     Raises:

@@ -14,9 +14,7 @@ from packhorse.formats.object_store import StoredObject, StoreOptions, without_s
 from packhorse.tokens.node_cache import BlockCache, KeptFile
 
 DEFAULT_CACHE_BYTES = 1 << 34
-
 DEFAULT_BLOCK_BYTES = 1 << 20
-
 DEFAULT_READ_AHEAD_BYTES = 1 << 26
 
 _COPIED_BYTES = 1 << 24
@@ -53,7 +51,7 @@ class StoreCache:
         if min(self.cache_bytes, self.block_bytes) < 1 or self.read_ahead_bytes < 0:
             raise ValueError("cache_bytes and block_bytes must be at least 1, read_ahead_bytes at least 0")
 
-    def open(self) -> "BlockCache":
+    def open(self) -> BlockCache:
         """Makes the folder; an OSError if it cannot be made."""
         return BlockCache(Path(self.cache_folder or Path.home() / ".cache" / "packhorse" / "tokens"), self.cache_bytes)
 
@@ -90,7 +88,7 @@ class CachedObject:
         """The object's size."""
         return self.object.size_bytes
 
-    def copied(self) -> "KeptFile":
+    def copied(self) -> KeptFile:
         """Copies the whole object to the cache's folder, once for the node; the copy stays while the result exists."""
 
         def fetch(path: Path) -> None:
@@ -109,8 +107,10 @@ class CachedObject:
 
 def joined(block: Callable[[int], memoryview], begin: int, end: int, block_bytes: int) -> memoryview | bytes:
     """Returns bytes [begin, end) of an object from its blocks, `block(number)`; a view if they are in one block."""
-    first = begin // block_bytes
-    parts = [block(number) for number in range(first, -(-end // block_bytes))] if begin < end else [memoryview(b"")]
-    parts[-1] = parts[-1][: end - (first + len(parts) - 1) * block_bytes]
+    if begin >= end:
+        return b""
+    first, last = begin // block_bytes, (end - 1) // block_bytes
+    parts = [block(number) for number in range(first, last + 1)]
+    parts[-1] = parts[-1][: end - last * block_bytes]
     parts[0] = parts[0][begin - first * block_bytes :]
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -50,7 +50,7 @@ class TokenFileSource(MappedSource):
 
     @property
     def where(self) -> str:
-        """The token file."""
+        """The token file, as messages show it."""
         return self._where
 
     def for_ids(self, id_column: str) -> Self:
@@ -68,24 +68,27 @@ class TokenFileSource(MappedSource):
         """Returns the mask beside the token file, of either kind of file; see `TokenSource.loss_mask_beside`."""
         files = mask_files(self._address)
         try:
-            values, megatron, flat = (self._is_there(name) for name in files)
+            has_values = self._is_there(files.values)
+            has_megatron = self._is_there(files.megatron_index)
+            has_flat = self._is_there(files.flat_boundaries)
         except PermissionError as error:
             raise TokenSourceError(
                 f"whether a loss mask lies beside {self.where} cannot be seen: {error}; give loss_mask=, or "
                 "loss_mask=None to train on every token"
             ) from None
-        if not (values or megatron or flat):
+        index = files.megatron_index if has_megatron else files.flat_boundaries if has_flat else ""
+        if not has_values and not index:
             return None
-        if not values or not (megatron or flat):
-            here, missing = (files.values, files.megatron_index) if values else (files[1 if megatron else 2], files[0])
+        if not has_values or not index:
+            here, missing = (files.values, files.megatron_index) if has_values else (index, files.values)
             raise TokenSourceError(
                 f"half of a loss mask lies beside {self.where}: {without_secrets(here)} is there, and "
                 f"{without_secrets(missing)} is not; copy both, or give loss_mask=None to train on every token"
             )
-        return self._opened_beside(files.megatron_index if megatron else files.flat_boundaries)
+        return self._opened_beside(index)
 
     def sign_of_mask(self) -> str:
-        """Returns that the tokens were made of chats or pairs, if so; see `TokenSource.sign_of_mask`."""
+        """Returns a sentence if a file beside the tokens says that they are of chats or pairs; otherwise ""."""
         name = unused_name(self._address)
         return f"{without_secrets(name)} says that they are of chats or pairs" if self._is_there(name) else ""
 
@@ -283,7 +286,8 @@ class RemoteSource(TokenFileSource):
         buffers = [self._reads.read(0, begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
         return Ranges(buffers, np.zeros_like(begins), lengths)
 
-    def _object_of(self, _: int) -> CachedObject:
+    def _object_of(self, number: int) -> CachedObject:
+        """Returns object 0, the only one that is read."""
         return self._object
 
 

@@ -13,10 +13,11 @@ from packhorse.formats.arrow.columns import (
     nulls_of,
     values_of,
 )
-from packhorse.formats.arrow.files import open_arrow, read_arrow, record_batches
+from packhorse.formats.arrow.files import OpenArrow, open_arrow, read_arrow, record_batches
 
 __all__ = [
     "USUAL_COLUMNS",
+    "OpenArrow",
     "column_type",
     "evident_column",
     "is_token_list",

@@ -7,7 +7,7 @@ pyarrow is imported when a file is opened. Leaves columns to `arrow.columns`, wh
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.formats.object_store import TokenStoreError, without_secrets
 from packhorse.storage import check_plain
@@ -15,15 +15,21 @@ from packhorse.storage import check_plain
 _FILE_MAGIC = b"ARROW1"
 
 
-def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = None) -> tuple[Any, Any]:
+class OpenArrow(NamedTuple):
+    """A mapped Arrow file."""
+
+    whole: Any
+    """All its bytes, as an Arrow buffer."""
+    reader: Any
+    """A reader of its record batches."""
+
+
+def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = None) -> OpenArrow:
     """Maps an Arrow file of the file or the stream format.
 
     Args:
         path: the file.
         columns: numbers of the columns to decode; None for all.
-
-    Returns:
-        All bytes, as an Arrow buffer, and a reader of the record batches.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -42,7 +48,7 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
         raise
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{without_secrets(os.fspath(path))} cannot be read as an Arrow IPC file: {error}") from None
-    return whole, reader
+    return OpenArrow(whole, reader)
 
 
 def read_arrow(file: Any, where: str, *, columns: Sequence[int] | None = None) -> Any:

@@ -13,7 +13,9 @@ from packhorse.tokens.store_cache import StoreCache
 from packhorse.tokens.tables._list_columns import ListColumn, Located, refuse_null
 
 _OPEN_BYTES = 1 << 20
-"""Size that a cache counts for a mapped column: open files limit these (often 1,024 in a process), not bytes."""
+"""Size of a mapped column for a cache: it takes no memory, but an open file, of which a process may have 1,024."""
+_HEAD_BYTES = 16
+"""Bytes before the offsets: the number of rows, and the type of the tokens."""
 
 
 class FlatColumn:
@@ -30,11 +32,11 @@ class FlatColumn:
         """Takes a block's bytes; `where` and `column` name the data in messages."""
         self._num_rows = int.from_bytes(block[:8], "little")
         self.dtype = np.dtype(bytes(block[8:16]).rstrip().decode())
-        nulls = 16 + 8 * (self._num_rows + 1)
-        tokens = nulls + self._num_rows
-        self._offsets: NDArray[np.int64] = np.frombuffer(block[16:nulls], "<i8")
-        self._is_null: NDArray[np.bool_] = np.frombuffer(block[nulls:tokens], np.bool_)
-        self._tokens = block[tokens:]
+        nulls_at = _HEAD_BYTES + 8 * (self._num_rows + 1)
+        tokens_at = nulls_at + self._num_rows
+        self._offsets: NDArray[np.int64] = np.frombuffer(block[_HEAD_BYTES:nulls_at], "<i8")
+        self._is_null: NDArray[np.bool_] = np.frombuffer(block[nulls_at:tokens_at], np.bool_)
+        self._tokens = block[tokens_at:]
         self._where = where
         self._column = column
 
@@ -53,8 +55,8 @@ class FlatColumn:
         is_null = self._is_null[rows]
         if is_null.any():
             refuse_null(ids[is_null.argmax()], self._column, self._where)
-        firsts = self._offsets[rows]
-        return [self._tokens] * len(rows), firsts, self._offsets[rows + 1] - firsts
+        starts = self._offsets[rows]
+        return Located([self._tokens] * len(rows), starts, self._offsets[rows + 1] - starts)
 
 
 class DecodedCache:

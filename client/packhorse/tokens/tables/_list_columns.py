@@ -5,7 +5,7 @@ Leaves which column holds tokens to `_token_columns`, and which row an id is in 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,16 @@ from packhorse.tokens.base import TokenSourceError
 ARROW = "client,arrow"
 """Extras of packhorse that install pyarrow, which only some sources need."""
 
-Located = tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]
-"""Where each of S sequences is in memory: (buffers, starts, lengths).
 
-`buffers[i]` holds sequence i, from token `starts[i]` of the buffer on, and it has `lengths[i]` tokens: a list of S
-buffers, int64 [S], int64 [S]. Sequences of one chunk share its buffer.
-"""
+class Located(NamedTuple):
+    """Where each of S sequences is in memory."""
+
+    buffers: list[memoryview]
+    """The buffer that holds each sequence; sequences of one chunk share its buffer."""
+    starts: NDArray[np.int64]
+    """Number of each sequence's first token in its buffer: int64 [S]."""
+    lengths: NDArray[np.int64]
+    """Number of tokens of each sequence: int64 [S]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class ListColumn:
         Returns:
             Where rows begin and the last ends, in tokens, int64 [N + 1]; which rows are null, bool [N]; all tokens.
         """
+        # Each list begins with an array of no rows, in case there is no chunk; the first row begins at token 0.
         lengths, are_null, tokens = [np.zeros(1, np.int64)], [np.zeros(0, np.bool_)], [np.empty(0, self.dtype)]
         for chunk in self._chunks:
             offsets = np.asarray(chunk.offsets, np.int64)
@@ -92,7 +97,7 @@ class ListColumn:
         numbers = np.searchsorted(self._row_ends, rows, side="right")  # of chunks
         begins = self._row_ends[numbers - 1]  # first row of each row's chunk
         begins[numbers == 0] = 0
-        buffers, firsts, stops = [], [], []
+        buffers, starts, stops = [], [], []
         # One by one: shuffled sequences rarely share a chunk, and an operation on a small array takes longer than four
         # passes of this loop.
         for i, (number, row) in enumerate(zip(numbers.tolist(), (rows - begins).tolist(), strict=True)):
@@ -100,10 +105,10 @@ class ListColumn:
             if chunk.is_null is not None and chunk.is_null[row]:
                 refuse_null(ids[i], self._column, self._where)
             buffers.append(chunk.values)
-            firsts.append(chunk.offsets[row])
+            starts.append(chunk.offsets[row])
             stops.append(chunk.offsets[row + 1])
-        first_tokens = np.array(firsts, dtype=np.int64)
-        return buffers, first_tokens, np.array(stops, dtype=np.int64) - first_tokens
+        starts_array = np.array(starts, dtype=np.int64)
+        return Located(buffers, starts_array, np.array(stops, dtype=np.int64) - starts_array)
 
 
 def refuse_null(sequence_id: Any, column: str, where: str) -> NoReturn:

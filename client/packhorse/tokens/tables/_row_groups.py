@@ -5,7 +5,7 @@ lists to `_list_columns`, looking ids up to `table_source`, and files to `parque
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,15 @@ _DECODING_THREADS = 8
 """Threads that decode ahead: enough to wait for a store; with 16, decoding took a third more processor time."""
 
 
+class FileLayout(NamedTuple):
+    """What a file says about its row groups."""
+
+    schema: Any
+    """The file's Arrow schema."""
+    group_rows: list[int]
+    """Number of rows of each row group."""
+
+
 class GroupedFile(Protocol):
     """A file whose columns are read one row group at a time; it pickles by path or URL."""
 
@@ -36,8 +45,8 @@ class GroupedFile(Protocol):
     version: str
     """Identifies the file in its present state; every file and every change has another one."""
 
-    def look(self) -> tuple[Any, list[int]]:
-        """Returns the file's Arrow schema, and the number of rows of each row group."""
+    def look(self) -> FileLayout:
+        """Reads the file's schema and the sizes of its row groups."""
         ...
 
     def read(self, group: int, column: str) -> Any:
@@ -79,8 +88,9 @@ class RowGroupSource(TableSource, FetchSource):
         self._where = files[0].where if len(files) == 1 else f"{files[0].where} and {len(files) - 1} more"
         group_rows: list[int] = []
         num_groups: list[int] = []
-        looks = for_each(files, lambda file: file.look()) if ahead_bytes else [file.look() for file in files]
-        for file, (schema, rows) in zip(files, looks, strict=True):
+        layouts = for_each(files, lambda file: file.look()) if ahead_bytes else [file.look() for file in files]
+        for file, (schema, rows) in zip(files, layouts, strict=True):
+            # The first file decides which column it is.
             column = choose_column(schema, column, file.where)
             self._dtype = token_dtype_of(schema, column, file.where)
             if id_column is not None:
@@ -95,8 +105,8 @@ class RowGroupSource(TableSource, FetchSource):
         group_bytes = sum(file.size_bytes for file in files) // max(1, len(group_rows))
         ahead = -(-ahead_bytes // max(1, group_bytes))
         self._lookup: RowLookup | None = None
-        self._decoded = DecodedCache(store) if store.keeps_decoded else None
-        self._groups = FetchAhead(self._column_of, ahead=ahead, threads=_DECODING_THREADS, keep_bytes=kept_bytes)
+        self._disk = DecodedCache(store) if store.keeps_decoded else None
+        self._columns = FetchAhead(self._column_of, ahead=ahead, threads=_DECODING_THREADS, keep_bytes=kept_bytes)
 
     def __len__(self) -> int:
         return int(self._row_ends[-1]) if len(self._row_ends) else 0
@@ -112,24 +122,25 @@ class RowGroupSource(TableSource, FetchSource):
         return self._dtype
 
     def _expect(self, ids: NDArray[np.int64]) -> None:
-        if self._groups.ahead:
+        if self._columns.ahead:
             groups = self._groups_of(self._rows(ids))
-            self._groups.expect(list(dict.fromkeys(groups.tolist())))
+            self._columns.expect(list(dict.fromkeys(groups.tolist())))
 
     def origin(self, sequence_id: int) -> str:
         """Returns the row within its file, and the file."""
         rows = self._rows(np.array([sequence_id]))
-        number = self._file_of(int(self._groups_of(rows)[0]))
-        first_group = int(self._group_ends[number - 1]) if number else 0
+        group = int(self._groups_of(rows)[0])
+        number, in_file = self._place_of(group)
+        first_group = group - in_file
         first_row = int(self._row_ends[first_group - 1]) if first_group else 0
         return f"row {int(rows[0]) - first_row} of {self._files[number].where}"
 
     def _has_column(self, name: str) -> bool:
-        return all(name in file.look()[0].names for file in self._files)
+        return all(name in file.look().schema.names for file in self._files)
 
     def _check_id_column(self, name: str) -> None:
         for file in self._files:
-            check_id_type(file.look()[0], name, file.where)
+            check_id_type(file.look().schema, name, file.where)
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
         """Returns whole sequences, read row group by row group; see `FetchSource._fetch`."""
@@ -138,15 +149,15 @@ class RowGroupSource(TableSource, FetchSource):
         fetched: list[NDArray[np.integer]] = [np.empty(0, np.int64)] * len(ids)
         for group in dict.fromkeys(groups.tolist()):
             wanted = np.flatnonzero(groups == group)
-            column = self._groups.get(group)
+            column = self._columns.get(group)
             first_row = int(self._row_ends[group]) - len(column)
-            buffers, firsts, lengths = column.locate(rows[wanted] - first_row, ids[wanted])
+            buffers, starts, lengths = column.locate(rows[wanted] - first_row, ids[wanted])
             dtype = column.dtype
-            for i, buffer, first, length in zip(
-                wanted.tolist(), buffers, firsts.tolist(), lengths.tolist(), strict=True
+            for i, buffer, start, length in zip(
+                wanted.tolist(), buffers, starts.tolist(), lengths.tolist(), strict=True
             ):
                 # Copied: a view would keep the whole row group in memory.
-                begin = first * dtype.itemsize
+                begin = start * dtype.itemsize
                 fetched[i] = np.frombuffer(bytes(buffer[begin : begin + length * dtype.itemsize]), dtype)
         return fetched
 
@@ -157,11 +168,11 @@ class RowGroupSource(TableSource, FetchSource):
 
     def _column_of(self, group: int) -> ListColumn | FlatColumn:
         """Returns a row group's tokens: decoded here, or mapped from the node's disk if decoded columns are kept."""
-        if self._decoded is None:
+        if self._disk is None:
             return self._decode(group)
         number, in_file = self._place_of(group)
         file = self._files[number]
-        return self._decoded.column(file.version, file.where, self._column, in_file, lambda: self._decode(group))
+        return self._disk.column(file.version, file.where, self._column, in_file, lambda: self._decode(group))
 
     def _decode(self, group: int) -> ListColumn:
         """Reads and decodes a row group's tokens."""

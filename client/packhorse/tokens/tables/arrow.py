@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.formats.arrow import open_arrow, record_batches, values_of
+from packhorse.formats.arrow import OpenArrow, open_arrow, record_batches, values_of
 from packhorse.formats.arrow.folders import arrow_files
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.tokens.base import TokenSourceError
@@ -56,8 +56,8 @@ class ArrowSource(TableSource, MappedSource):
             ValueError: a file is not an Arrow IPC file.
             TokenSourceError: a column is missing, ambiguous or of another type; a file is compressed.
         """
-        self._tables: _HeldTable | _MappedFiles = (
-            _HeldTable(data) if is_held_dataset(data) else _MappedFiles(_arrow_files(data))
+        self._tables: _HfTable | _MappedFiles = (
+            _HfTable(data) if is_hf_dataset(data) else _MappedFiles(_arrow_files(data))
         )
         schema = self._tables.schema()
         self._column = choose_column(schema, column, self._tables.where)
@@ -95,8 +95,8 @@ class ArrowSource(TableSource, MappedSource):
     def _locate(self, ids: NDArray[np.int64]) -> Ranges:
         tokens, selection = self._open()
         rows = self._rows(ids)
-        buffers, firsts, lengths = tokens.locate(rows if selection is None else selection[rows].astype(np.int64), ids)
-        return Ranges(buffers, firsts * self._dtype.itemsize, lengths)
+        buffers, starts, lengths = tokens.locate(rows if selection is None else selection[rows].astype(np.int64), ids)
+        return Ranges(buffers, starts * self._dtype.itemsize, lengths)
 
     def _ids_in(self, column: str) -> NDArray[np.int64]:
         tokens, selection = self._open()
@@ -121,13 +121,13 @@ class _Opened(NamedTuple):
     """The selected rows, in order: integers [N]; None for all rows."""
 
 
-def is_held_dataset(data: Any) -> bool:
+def is_hf_dataset(data: Any) -> bool:
     """Returns whether an object is a `datasets.Dataset`, without importing the package."""
     package = sys.modules.get("datasets")
     return package is not None and isinstance(data, package.Dataset)
 
 
-class _HeldTable:
+class _HfTable:
     """The Arrow data of a `datasets.Dataset`; has the same methods as `_MappedFiles`."""
 
     paths: Sequence[str] = ()
@@ -170,10 +170,9 @@ class _MappedFiles:
 
     def schema(self) -> Any:
         """Returns the Arrow schema of all files; a TokenSourceError if it is not the same."""
-        schema = _open_file(self._paths[0])[1].schema
+        schema = _open_file(self._paths[0]).reader.schema
         for path in self._paths[1:]:
-            other = _open_file(path)[1].schema
-            if not other.equals(schema):
+            if not _open_file(path).reader.schema.equals(schema):
                 raise TokenSourceError(
                     f"{path} has other columns than {self._paths[0]}; open each with a source of its own"
                 )
@@ -194,7 +193,7 @@ class _MappedFiles:
                 yield array
 
     def selection(self) -> None:
-        return None  # all rows count
+        """Returns None: all rows count."""
 
 
 def _arrow_files(data: Any) -> list[Path]:
@@ -210,8 +209,8 @@ def _arrow_files(data: Any) -> list[Path]:
     return paths
 
 
-def _open_file(path: Path) -> tuple[Any, Any]:
-    """Maps a file: returns its bytes and a reader of all columns, because a reader of some columns would copy."""
+def _open_file(path: Path) -> OpenArrow:
+    """Maps a file, with a reader of all columns, because a reader of some columns would copy."""
     require("pyarrow", ARROW)
     return open_arrow(path)
 

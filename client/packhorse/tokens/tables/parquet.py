@@ -15,7 +15,7 @@ from packhorse.formats.object_store import TokenStoreError, for_each, is_url, wi
 from packhorse.tokens.base import TokenSourceError
 from packhorse.tokens.store_cache import CachedObject, StoreCache
 from packhorse.tokens.tables._list_columns import ARROW
-from packhorse.tokens.tables._row_groups import DEFAULT_KEPT_BYTES, RowGroupSource
+from packhorse.tokens.tables._row_groups import DEFAULT_KEPT_BYTES, FileLayout, RowGroupSource
 
 
 class ParquetSource(RowGroupSource):
@@ -70,7 +70,8 @@ class ParquetSource(RowGroupSource):
             raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
         store = store or StoreCache()
         names = _named_in(data)
-        urls, paths = ([name for name in names if is_url(name) is wanted] for wanted in (True, False))
+        urls = [name for name in names if is_url(name)]
+        paths = [name for name in names if not is_url(name)]
         if urls and paths:
             raise TokenSourceError(f"{paths[0]} is a file and {without_secrets(urls[0])} a URL; give all of one kind")
         super().__init__(
@@ -97,19 +98,20 @@ class _ParquetFile:
 
     def __init__(self, name: str, store: StoreCache) -> None:
         self._name = name
-        self._opened = CachedObject(name, store) if is_url(name) else FileStamp.of(name)
+        self._state = CachedObject(name, store) if is_url(name) else FileStamp.of(name)
         self.where = without_secrets(name)
-        self.size_bytes = self._opened.size_bytes
-        if isinstance(self._opened, FileStamp):
-            self.version = f"{os.path.realpath(name)}\n{self.size_bytes}\n{self._opened.modified_ns}"
+        self.size_bytes = self._state.size_bytes
+        if isinstance(self._state, FileStamp):
+            self.version = f"{os.path.realpath(name)}\n{self.size_bytes}\n{self._state.modified_ns}"
         else:
-            self.version = self._opened.object.key
+            self.version = self._state.object.key
 
-    def look(self) -> tuple[Any, list[int]]:
+    def look(self) -> FileLayout:
         """Returns the schema and the rows of each row group; see `GroupedFile.look`."""
         with self._open() as opened:
             metadata = opened.metadata
-            return opened.schema_arrow, [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+            rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+            return FileLayout(opened.schema_arrow, rows)
 
     def read(self, group: int, column: str) -> Any:
         """Returns one column of a row group; see `GroupedFile.read`."""
@@ -121,9 +123,11 @@ class _ParquetFile:
     def _open(self) -> Iterator[Any]:
         """Opens the file for one read and closes it again; reading its footer takes a millisecond or less."""
         arrow, parquet = require("pyarrow", ARROW), require("pyarrow.parquet", ARROW)
-        if isinstance(self._opened, FileStamp):
-            self._opened.check(self._name)
-        file = self._name if isinstance(self._opened, FileStamp) else self._opened.file()
+        file: Any = self._name
+        if isinstance(self._state, FileStamp):
+            self._state.check(self._name)
+        else:
+            file = self._state.file()
         try:
             with parquet.ParquetFile(file, pre_buffer=False) as opened:
                 yield opened

@@ -14,14 +14,14 @@ from packhorse.formats.arrow.streams import StreamedBatch, streamed_batches
 from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.tokens.store_cache import CachedObject, StoreCache
 from packhorse.tokens.tables._list_columns import ARROW
-from packhorse.tokens.tables._row_groups import DEFAULT_KEPT_BYTES, RowGroupSource
+from packhorse.tokens.tables._row_groups import DEFAULT_KEPT_BYTES, FileLayout, RowGroupSource
 
 
 class RemoteArrowSource(RowGroupSource):
     """Tokens of a list column of Arrow files in an object store; ids are row numbers, or come from an id column.
 
-    Record batches are read ahead, through a cache on the node's disk. From files of the file format only the column is
-    read, from those of the stream format (which `datasets` saves) every column. Files may be compressed.
+    Record batches are read ahead, through a cache on the node's disk. Of a file in the file format only the column is
+    read; of one in the stream format (which `datasets` saves) all columns are. Files may be compressed.
 
     Example:
         >>> import pathlib, tempfile
@@ -78,23 +78,24 @@ class _StoredFile:
 
     def __init__(self, url: str, store: StoreCache) -> None:
         self._object = CachedObject(url, store)
-        self._streamed: list[StreamedBatch] | None = None
+        self._streamed: list[StreamedBatch] | None = None  # after `look`: of a file in the stream format
         self.where = without_secrets(url)
         self.size_bytes = self._object.object.size_bytes
         self.version = self._object.object.key
 
-    def look(self) -> tuple[Any, list[int]]:
+    def look(self) -> FileLayout:
         """Returns the schema and the rows of each record batch; see `GroupedFile.look`."""
         reader = self._reader()
         schema = reader.schema
         if not hasattr(reader, "get_batch"):  # a stream, as `datasets` writes: metadata is read without the cache
             self._streamed = streamed_batches(self._object.object.read, self.size_bytes, self.where)
-            return schema, [batch.num_rows for batch in self._streamed]
+            return FileLayout(schema, [batch.num_rows for batch in self._streamed])
         is_nested = require("pyarrow", ARROW).types.is_nested
         # Rows are counted with one column that is not nested, if there is one, which reads the fewest bytes.
-        narrow = [number for number, field in enumerate(schema) if not is_nested(field.type)]
-        counted = self._reader(narrow[:1] or None)
-        return schema, [counted.get_batch(number).num_rows for number in range(counted.num_record_batches)]
+        flat = [number for number, field in enumerate(schema) if not is_nested(field.type)]
+        counted = self._reader(flat[:1] or None)
+        rows = [counted.get_batch(number).num_rows for number in range(counted.num_record_batches)]
+        return FileLayout(schema, rows)
 
     def read(self, group: int, column: str) -> Any:
         """Returns one column of a record batch; see `GroupedFile.read`."""
@@ -102,7 +103,8 @@ class _StoredFile:
         if self._streamed is None:
             return self._reader([schema.names.index(column)]).get_batch(group)
         pa, ipc = require("pyarrow", ARROW), require("pyarrow.ipc", ARROW)
-        message = self._object.read(*self._streamed[group][:2])
+        batch = self._streamed[group]
+        message = self._object.read(batch.begin, batch.end)
         return ipc.read_record_batch(pa.py_buffer(message), schema).select([column])
 
     def _reader(self, columns: Sequence[int] | None = None) -> Any:

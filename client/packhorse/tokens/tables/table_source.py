@@ -16,6 +16,9 @@ from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.parameters import parameter
 from packhorse.tokens.base import TokenSource, TokenSourceError
 
+_MASK_COLUMNS = ("loss_mask", "assistant_masks", "assistant_mask", "completion_mask", "labels")
+"""Usual names of a column that is a loss mask."""
+
 
 def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDArray[np.int64]:
     """Returns the ids in the Arrow arrays of an id column: int64 [num_rows].
@@ -98,10 +101,6 @@ class RowLookup:
         return rows if self._order is None else self._order[rows].astype(np.int64)
 
 
-_MASK_COLUMNS = ("loss_mask", "assistant_masks", "assistant_mask", "completion_mask", "labels")
-"""Usual names of a column that is a loss mask."""
-
-
 class TableSource(TokenSource):
     """A source of a table's rows, which may have a column of ids."""
 
@@ -119,7 +118,7 @@ class TableSource(TokenSource):
         return {**state, "_lookup": None}
 
     def sign_of_mask(self) -> str:
-        """Returns that the table has a column whose name is usual for a mask; see `TokenSource.sign_of_mask`."""
+        """Returns a sentence if a column has a name that is usual for a mask; otherwise ""."""
         name = next(filter(self._has_column, _MASK_COLUMNS), None)
         return "" if name is None else f"it has a column {name!r}"
 
@@ -146,8 +145,8 @@ class TableSource(TokenSource):
     def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the row of each id: int64 [S]; a TokenSourceError if an id is missing."""
         if self._lookup is None:
-            held = None if self._id_column is None else self._ids_in(self._id_column)
-            self._lookup = RowLookup(self.where, len(self), held)
+            ids_of_rows = None if self._id_column is None else self._ids_in(self._id_column)
+            self._lookup = RowLookup(self.where, len(self), ids_of_rows)
         return self._lookup.rows(ids)
 
     @abstractmethod
