@@ -5,7 +5,7 @@ Owns the classes that both drawings take, and which sequences are drawn as one b
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,16 +65,11 @@ class SeenSequence:
         return repr(self.text) if self.text else " ".join(map(str, self.first_tokens))
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts that are known, as JSON values."""
-        facts: dict[str, Any] = {"id": self.id, **({"key": self.key} if self.key else {})}
-        facts |= {"room": self.room, "length": self.length}
-        if self.first_token:
-            facts["first_token"] = self.first_token
-        if self.group is not None:
-            facts["group"] = self.group
-        rest = {"cost": self.cost, "origin": self.origin, "first_tokens": list(self.first_tokens), "text": self.text}
-        rest["redaction"] = self.redaction
-        return facts | {name: value for name, value in rest.items() if value}
+        """Returns the facts that are known, as JSON values; the length even if it is not."""
+        facts = {each.name: getattr(self, each.name) for each in fields(self)}
+        defaults = {each.name: each.default for each in fields(self) if each.name != "length"}
+        known = {name: value for name, value in facts.items() if name not in defaults or value != defaults[name]}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,23 +133,26 @@ class Bar(NamedTuple):
     """One sequence, or several neighbours that are too short to draw apart; empty for the padding at the row's end."""
 
 
-def bars(row: SeenRow, least: float, together: float) -> Iterator[Bar]:
+def bars(row: SeenRow, least_tokens: float, enough_tokens: float) -> Iterator[Bar]:
     """Yields the bars of a row, from the left.
 
-    A sequence has a bar of its own if its room is at least `least` tokens. Shorter neighbours share bars, each of which
-    is closed when it has `together` tokens.
+    A sequence has a bar of its own if its room is at least `least_tokens`. Shorter neighbours share bars, each of which
+    ends as soon as it has `enough_tokens`.
     """
     start = end = first = 0
     short: list[SeenSequence] = []
     for index, sequence in enumerate(row.sequences):
-        if short and (sequence.room >= least or end - start >= together):
+        is_long = sequence.room >= least_tokens
+        if short and (is_long or end - start >= enough_tokens):
             yield Bar(start, end, first, short)
-            short, start, first = [], end, index
-        short.append(sequence)
+            short = []
+        if not short:
+            start, first = end, index
         end += sequence.room
-        if sequence.room >= least:
-            yield Bar(start, end, first, short)
-            short, start, first = [], end, index + 1
+        if is_long:
+            yield Bar(start, end, first, [sequence])
+        else:
+            short.append(sequence)
     if short:
         yield Bar(start, end, first, short)
     if end < row.capacity:

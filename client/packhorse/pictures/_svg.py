@@ -7,34 +7,48 @@ vision can distinguish, and gaps separate sequences. Facts of rows, and drawing 
 import zlib
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.pictures._rows import Bar, SeenRow, SeenSequence, bars
 
-# (fill, colour of text on it): Paul Tol's "bright" scheme, ordered so that neighbours differ much in lightness.
+
+class _Colours(NamedTuple):
+    """Colours of a bar."""
+
+    fill: str
+    ink: str
+    """Colour of the text on it."""
+
+
 _FILLS = (
-    ("#4477AA", "#FFFFFF"),
-    ("#CCBB44", "#1A1A1A"),
-    ("#AA3377", "#FFFFFF"),
-    ("#66CCEE", "#1A1A1A"),
-    ("#228833", "#FFFFFF"),
-    ("#EE6677", "#1A1A1A"),
+    _Colours("#4477AA", "#FFFFFF"),
+    _Colours("#CCBB44", "#1A1A1A"),
+    _Colours("#AA3377", "#FFFFFF"),
+    _Colours("#66CCEE", "#1A1A1A"),
+    _Colours("#228833", "#FFFFFF"),
+    _Colours("#EE6677", "#1A1A1A"),
 )
-_MANY = "#6E6E6E"
-"""Fill of a bar of several short sequences."""
+"""Colours of sequences: Paul Tol's "bright" scheme, ordered so that neighbours differ much in lightness."""
+_SEVERAL = _Colours("#6E6E6E", "#FFFFFF")
+"""Colours of a bar of several short sequences."""
 
 _LABEL, _BAR, _GAP, _MASK = 100, 720, 20, 48
 """Widths, from the left: the row's label, its bars, a gap, and the picture of its mask. All sizes are SVG units."""
 _WIDTH = _LABEL + _BAR + _GAP + _MASK + 2
 _BAR_HEIGHT, _TARGET_HEIGHT, _ROW_HEIGHT, _LEGEND_HEIGHT = 30, 5, 60, 26
-_LEAST_WIDTH, _TOGETHER_WIDTH = 4, 32
-"""Width below which neighbours are drawn as one bar, and the width at which such a bar is closed."""
-_LETTER_WIDTH = 6.3
-"""Mean width of a letter, to decide which caption fits."""
-_COLUMNS = 360
+_LEAST_WIDTH, _ENOUGH_WIDTH = 4, 32
+"""Width below which neighbours are drawn as one bar, and the width at which such a bar ends."""
+_LETTER_WIDTH, _CAPTION_MARGIN = 6.3, 10
+"""Mean width of a letter, and the least space around a caption, to decide which caption fits."""
+_LABEL_END = _LABEL - 12
+"""Where labels end."""
+_MOST_COLUMNS = 360
 """The most columns of the line that marks targets."""
+_PADDING_LINE = ' stroke="currentColor" stroke-opacity=".3"'
+"""Attributes of the line around padding."""
 
 
 def draw(rows: Sequence[SeenRow]) -> str:
@@ -64,18 +78,21 @@ def _row(row: SeenRow, hatch: str) -> list[str]:
     """Draws a row: its label, its bars, its mask and, if they are known, its targets."""
     scale = _BAR / row.capacity
     parts = [
-        f'<text x="{_LABEL - 12}" y="17" text-anchor="end" font-weight="600">{escape(row.name)}</text>',
-        f'<text x="{_LABEL - 12}" y="31" text-anchor="end" opacity=".65">{row.fullness:.1%} full</text>',
+        f'<text x="{_LABEL_END}" y="17" text-anchor="end" font-weight="600">{escape(row.name)}</text>',
+        f'<text x="{_LABEL_END}" y="31" text-anchor="end" opacity=".65">{row.fullness:.1%} full</text>',
     ]
     mask = [
         f'<g transform="translate({_LABEL + _BAR + _GAP} 2)"><title>who attends to whom: each sequence to itself; '
         f"solid where attention is causal</title>"
     ]
-    for bar in bars(row, _LEAST_WIDTH / scale, _TOGETHER_WIDTH / scale):
+    for bar in bars(row, _LEAST_WIDTH / scale, _ENOUGH_WIDTH / scale):
         x, width = _LABEL + bar.start * scale, (bar.end - bar.start) * scale
         parts += _bar(bar, x, width, scale, hatch)
-        fill = _fill(bar)[0] if bar.sequences else hatch
-        mask += _block(bar.start * _MASK / row.capacity, width * _MASK / _BAR, fill, is_padding=fill == hatch)
+        at, size = bar.start * _MASK / row.capacity, width * _MASK / _BAR
+        if bar.sequences:
+            mask += _block(at, size, _colours(bar).fill)
+        else:
+            mask.append(_square(at, size, hatch) + "/>")
     mask.append(
         f'<path d="M0 0h{_MASK}v{_MASK}h-{_MASK}z" fill="none" stroke="currentColor" stroke-opacity=".35"/></g>'
     )
@@ -97,9 +114,9 @@ def _bar(bar: Bar, x: float, width: float, scale: float, hatch: str) -> list[str
         ids = ", ".join(str(sequence.id) for sequence in bar.sequences[:8]) + ("…" if count > 8 else "")
         tokens = sum(sequence.tokens for sequence in bar.sequences)
         title = f"{count} short sequences, {tokens:,} tokens together: ids {ids}"
-        return [_rect(x, width - gap, _MANY, title), *_caption(x, width, "#FFFFFF", (f"×{count}",))]
+        return [_rect(x, width - gap, _SEVERAL.fill, title), *_caption(x, width, _SEVERAL.ink, (f"×{count}",))]
     (sequence,) = bar.sequences
-    fill, ink = _fill(bar)
+    fill, ink = _colours(bar)
     own = sequence.tokens * scale
     parts = [_rect(x, min(own, width) - gap, fill, _about(sequence, bar.first))]
     if width - own > 1:
@@ -112,7 +129,7 @@ def _bar(bar: Bar, x: float, width: float, scale: float, hatch: str) -> list[str
 
 def _rect(x: float, width: float, fill: str, title: str, *, is_padding: bool = False) -> str:
     """Draws a rectangle with rounded corners, and a text that appears when the mouse is over it."""
-    line = ' stroke="currentColor" stroke-opacity=".3"' if is_padding else ""
+    line = _PADDING_LINE if is_padding else ""
     radius = f"{min(3.0, width / 3):.1f}".removesuffix(".0")
     return (
         f'<rect x="{x:.1f}" y="2" width="{width:.1f}" height="{_BAR_HEIGHT}" rx="{radius}" fill="{fill}"{line}>'
@@ -123,7 +140,7 @@ def _rect(x: float, width: float, fill: str, title: str, *, is_padding: bool = F
 def _caption(x: float, width: float, ink: str, captions: Sequence[str]) -> list[str]:
     """Draws the first caption that fits into a width; nothing if none does."""
     for caption in captions:
-        if len(caption) * _LETTER_WIDTH + 10 <= width:
+        if len(caption) * _LETTER_WIDTH + _CAPTION_MARGIN <= width:
             middle = x + width / 2
             return [
                 f'<text x="{middle:.1f}" y="21" text-anchor="middle" fill="{ink}" pointer-events="none">'
@@ -132,13 +149,15 @@ def _caption(x: float, width: float, ink: str, captions: Sequence[str]) -> list[
     return []
 
 
-def _block(at: float, size: float, fill: str, *, is_padding: bool) -> list[str]:
+def _square(at: float, size: float, fill: str) -> str:
+    """Begins a square on the mask's diagonal; more attributes and "/>" follow."""
+    return f'<path d="M{at:.2f} {at:.2f}h{size:.2f}v{size:.2f}h-{size:.2f}z" fill="{fill}"'
+
+
+def _block(at: float, size: float, fill: str) -> list[str]:
     """Draws a sequence's block of the mask: a light square for all pairs of tokens, a triangle for causal ones."""
-    square = f'<path d="M{at:.2f} {at:.2f}h{size:.2f}v{size:.2f}h-{size:.2f}z" fill="{fill}"'
-    if is_padding:
-        return [square + "/>"]
     return [
-        f'{square} fill-opacity=".35"/>',
+        f'{_square(at, size, fill)} fill-opacity=".35"/>',
         f'<path d="M{at:.2f} {at:.2f}v{size:.2f}h{size:.2f}z" fill="{fill}"/>',
     ]
 
@@ -148,7 +167,7 @@ def _targets(targets: NDArray[np.bool_]) -> list[str]:
 
     Shares of targets are rounded up to thirds, and each third is one path with its own opacity.
     """
-    columns = min(_COLUMNS, len(targets))
+    columns = min(_MOST_COLUMNS, len(targets))
     edges = np.linspace(0, len(targets), columns + 1).astype(np.int64)
     counts = np.concatenate(([0], np.cumsum(targets)))
     shares = np.diff(counts[edges]) / np.diff(edges)
@@ -172,33 +191,28 @@ def _targets(targets: NDArray[np.bool_]) -> list[str]:
 
 def _legend(y: int, hatch: str, *, has_targets: bool) -> list[str]:
     """Draws the legend at height `y`."""
+    # In a shape, "@" stands for its left edge.
+    entries = [
+        (f'<rect x="@" y="2" width="18" height="11" rx="2" fill="{_FILLS[0].fill}"/>', "a sequence: id · tokens"),
+        (f'<rect x="@" y="2" width="18" height="11" rx="2" fill="{hatch}"{_PADDING_LINE}/>', "padding"),
+    ]
+    if has_targets:
+        line = f'<path d="M@ 8h18" stroke="currentColor" stroke-opacity=".9" stroke-width="{_TARGET_HEIGHT}"/>'
+        entries.append((line, "targets"))
+    square = f'<path d="M@ 2h11v11h-11z" fill="{_FILLS[2].fill}" fill-opacity=".35"/>'
+    triangle = f'<path d="M@ 2v11h11z" fill="{_FILLS[2].fill}"/>'
+    entries.append((square + triangle, "mask: attention within a sequence (solid: causal)"))
     parts = [f'<g transform="translate({_LABEL} {y})" opacity=".8">']
     x = 0
-    swatch = '<rect x="{}" y="2" width="18" height="11" rx="2" fill="{}"{}/>'
-    for shape, text in (
-        (swatch.format("{0}", _FILLS[0][0], ""), "a sequence: id · tokens"),
-        (swatch.format("{0}", hatch, ' stroke="currentColor" stroke-opacity=".3"'), "padding"),
-        (
-            f'<path d="M{{0}} 8h18" stroke="currentColor" stroke-opacity=".9" stroke-width="{_TARGET_HEIGHT}"/>'
-            if has_targets
-            else "",
-            "targets",
-        ),
-        (
-            f'<path d="M{{0}} 2h11v11h-11z" fill="{_FILLS[2][0]}" fill-opacity=".35"/>'
-            f'<path d="M{{0}} 2v11h11z" fill="{_FILLS[2][0]}"/>',
-            "mask: attention within a sequence (solid: causal)",
-        ),
-    ):
-        if shape:
-            parts.append(shape.format(x) + f'<text x="{x + 24}" y="12">{text}</text>')
-            x += 24 + round(len(text) * _LETTER_WIDTH) + 18
+    for shape, text in entries:
+        parts.append(shape.replace("@", str(x)) + f'<text x="{x + 24}" y="12">{text}</text>')
+        x += 24 + round(len(text) * _LETTER_WIDTH) + 18
     return [*parts, "</g>"]
 
 
-def _fill(bar: Bar) -> tuple[str, str]:
-    """Returns a bar's fill and the colour of its text; neighbours have different fills."""
-    return (_MANY, "#FFFFFF") if len(bar.sequences) > 1 else _FILLS[bar.first % len(_FILLS)]
+def _colours(bar: Bar) -> _Colours:
+    """Returns a bar's colours, which are not those of its neighbours."""
+    return _SEVERAL if len(bar.sequences) > 1 else _FILLS[bar.first % len(_FILLS)]
 
 
 def _about(sequence: SeenSequence, index: int) -> str:

@@ -9,8 +9,10 @@ import numpy as np
 
 from packhorse.pictures._rows import Bar, SeenRow, bars
 
-_LEAST_CELLS, _TOGETHER_CELLS = 4, 8
-"""Characters below which neighbours are drawn as one bar, and the width at which such a bar is closed."""
+_LEAST_CELLS, _ENOUGH_CELLS = 4, 8
+"""Characters below which neighbours are drawn as one bar, and the width at which such a bar ends."""
+_LEAST_ROW_CELLS = 8
+"""Characters of a row on the narrowest terminals."""
 
 
 def draw_text(rows: Sequence[SeenRow], width: int) -> str:
@@ -24,14 +26,15 @@ def draw_text(rows: Sequence[SeenRow], width: int) -> str:
         >>> print(draw_text([row], 48))
         row 0  │──── 3 (4) ────│─ 9 ──│·······│  6 of 8
     """
-    names = max(len(row.name) for row in rows)
-    numbers = [f"{row.num_tokens:,} of {row.capacity:,}" for row in rows]
-    cells = max(width - names - max(map(len, numbers)) - 5, 8)
+    name_cells = max(len(row.name) for row in rows)
+    totals = [f"{row.num_tokens:,} of {row.capacity:,}" for row in rows]
+    # Two gaps of two characters, and one character that stays free at the end of the line.
+    cells = max(width - name_cells - max(map(len, totals)) - 5, _LEAST_ROW_CELLS)
     lines = []
-    for row, number in zip(rows, numbers, strict=True):
-        lines.append(f"{row.name:<{names}}  {_row(row, cells)}  {number}")
+    for row, total in zip(rows, totals, strict=True):
+        lines.append(f"{row.name:<{name_cells}}  {_row(row, cells)}  {total}")
         if row.targets is not None:
-            lines.append(" " * (names + 3) + _targets(row, cells - 1).rstrip())
+            lines.append(" " * (name_cells + 3) + _targets(row, cells - 1).rstrip())
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -39,7 +42,7 @@ def _row(row: SeenRow, cells: int) -> str:
     """Draws a row in `cells` characters."""
     scale = (cells - 1) / row.capacity
     parts = []
-    for bar in bars(row, _LEAST_CELLS / scale, _TOGETHER_CELLS / scale):
+    for bar in bars(row, _LEAST_CELLS / scale, _ENOUGH_CELLS / scale):
         size = round(bar.end * scale) - round(bar.start * scale)
         if size:
             parts.append("│" + _inside(bar, size - 1, scale))

@@ -258,7 +258,8 @@ class _Reader:
 
     def rows(self, block: BinBlock) -> tuple[SeenRow, ...]:
         """Returns the bins of a block as rows to draw."""
-        lengths, keys, component_ids = self._lengths(block), self._keys(block), block.component_of_sequences()
+        component_ids = block.component_of_sequences()
+        lengths, keys = self._lengths(block, component_ids), self._keys(block, component_ids)
         found = [
             self._sequence(
                 block,
@@ -277,26 +278,27 @@ class _Reader:
             start = end
         return tuple(rows)
 
-    def _keys(self, block: BinBlock) -> list[str]:
+    def _keys(self, block: BinBlock, component_ids: NDArray[np.integer] | None) -> list[str]:
         """Returns each sequence's key; an empty string without one."""
         info, keys = self._info, [""] * len(block.ids)
-        component_ids = block.component_of_sequences()
         parts: Sequence[DatasetInfo | Component] = info.components or (info,)
-        for number, part in enumerate(parts):
+        for component_id, part in enumerate(parts):
             if part.key_column:
-                ours = np.arange(len(keys)) if component_ids is None else np.flatnonzero(component_ids == number)
+                if component_ids is None:
+                    indices = np.arange(len(keys))
+                else:
+                    indices = np.flatnonzero(component_ids == component_id)
                 name = part.name if info.components else ""
-                their_keys = self._client.keys(info.name, block.ids[ours], component=name)
-                for index, key in zip(ours.tolist(), their_keys, strict=True):
+                found = self._client.keys(info.name, block.ids[indices], component=name)
+                for index, key in zip(indices.tolist(), found, strict=True):
                     keys[index] = key
         return keys
 
-    def _lengths(self, block: BinBlock) -> NDArray[np.int64] | None:
+    def _lengths(self, block: BinBlock, component_ids: NDArray[np.integer] | None) -> NDArray[np.int64] | None:
         """Returns the length of each sequence, or piece: int64 [S]; None if only rooms are known."""
         rule, planned = PieceRule.of(self._info), block.lengths.astype(np.int64)
         if self._tokens is None:
             return planned if rule.rooms.is_plain else None
-        component_ids = block.component_of_sequences()
         held = self._tokens.of_sequences(component_ids).lengths(block.ids)
         return rule.own_lengths(block.ids, planned, held, block.first_tokens, component_ids)
 
@@ -308,19 +310,14 @@ class _Reader:
         first_token = 0 if block.first_tokens is None else int(block.first_tokens[i])
         group = -1 if block.group_ids is None else int(block.group_ids[i])
         redaction = AS_IT_IS if block.redactions is None else int(block.redactions[i])
-        first: tuple[int, ...] = ()
-        info, tokens = self._info, self._tokens
-        if tokens is None:
-            part = info if component_id is None else info.components[component_id]
-            name = f"{part.id_column} {sequence_id}" if part.id_column else f"row {sequence_id}"
-            source = part.source if isinstance(part, DatasetInfo) else part.name
-            origin = f"{name} of {source}" if source else ""
+        first_tokens: tuple[int, ...] = ()
+        if self._tokens is None:
+            origin = self._origin_in_input(sequence_id, component_id)
         else:
-            if component_id is not None:
-                tokens = tokens.of_component(component_id)
+            tokens = self._tokens if component_id is None else self._tokens.of_component(component_id)
             origin = tokens.origin(sequence_id)
             count = min(FIRST_TOKENS, room if length is None else length)
-            first = tuple(tokens.read(sequence_id, first_token, count).tolist())
+            first_tokens = tuple(tokens.read(sequence_id, first_token, count).tolist())
         return SeenSequence(
             id=sequence_id,
             key=key,
@@ -330,10 +327,24 @@ class _Reader:
             group=None if group < 0 else group,
             cost=cost_of(room, self._cost_linear),
             origin=origin,
-            first_tokens=first,
-            text=shortened(self._decode, first),
-            redaction="" if redaction == AS_IT_IS else "masked" if redaction == MASKED else f"replaced by {redaction}",
+            first_tokens=first_tokens,
+            text=shortened(self._decode, first_tokens),
+            redaction=_redaction_words(redaction),
         )
+
+    def _origin_in_input(self, sequence_id: int, component_id: int | None) -> str:
+        """Returns where a sequence is in the input of prepare; empty if the server does not know the input."""
+        part = self._info if component_id is None else self._info.components[component_id]
+        source = part.source if isinstance(part, DatasetInfo) else part.name
+        name = f"{part.id_column} {sequence_id}" if part.id_column else f"row {sequence_id}"
+        return f"{name} of {source}" if source else ""
+
+
+def _redaction_words(redaction: int) -> str:
+    """Returns in words what a takedown makes of a sequence; empty for AS_IT_IS."""
+    if redaction == AS_IT_IS:
+        return ""
+    return "masked" if redaction == MASKED else f"replaced by {redaction}"
 
 
 def _summary(rows: Sequence[SeenRow], capacity: int) -> str:

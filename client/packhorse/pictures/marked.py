@@ -3,10 +3,10 @@
 Owns the marks; leaves the origins of text to `packhorse.sft`, and pictures of bins to `pictures/bins`.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,13 +86,8 @@ class MarkedSequence:
 
     def runs(self) -> list[tuple[str, bool]]:
         """Returns (text, whether it is trained on) for each range, with equal neighbours joined."""
-        found: list[tuple[str, bool]] = []
-        for each in self.ranges:
-            if found and found[-1][1] == each.is_trained:
-                found[-1] = found[-1][0] + each.text, each.is_trained
-            else:
-                found.append((each.text, each.is_trained))
-        return found
+        neighbours = groupby(self.ranges, key=lambda each: each.is_trained)
+        return [("".join(each.text for each in equal), is_trained) for is_trained, equal in neighbours]
 
     def text(self) -> str:
         """Returns the sequence for a plain terminal or a file: trained text in [[ ]], then a table of origins."""
@@ -124,6 +119,4 @@ class MarkedSequence:
 
     def facts(self) -> dict[str, object]:
         """Returns the sequence as JSON values."""
-        names: Sequence[str] = ("text", "num_tokens", "is_trained", "origin")
-        ranges = [{name: getattr(each, name) for name in names} for each in self.ranges]
-        return {"title": self.title, "ranges": ranges, "notes": list(self.notes)}
+        return {"title": self.title, "ranges": list(map(asdict, self.ranges)), "notes": list(self.notes)}

@@ -24,6 +24,7 @@ _MOST_ROWS = 16
 _NAMED_SEQUENCES = 12
 """Sequences of a row whose beginnings are listed."""
 _MOST_LETTERS = 80
+"""Letters of a sequence's beginning that are shown."""
 _IGNORED = -100
 """The label of a token that is no target. It equals IGNORE_INDEX of `packhorse.client.batches`, which would import
 torch."""
@@ -168,7 +169,7 @@ def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] |
 
 
 def shortened(decode: Callable[[list[int]], str] | None, tokens: Sequence[int]) -> str:
-    """Returns the text of tokens, in one line of at most 80 letters; empty without a decoder."""
+    """Returns the text of tokens, shortened to one line; empty without a decoder."""
     if decode is None or not len(tokens):
         return ""
     text = " ".join(decode(list(tokens)).split())

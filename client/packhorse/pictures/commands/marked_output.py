@@ -4,7 +4,7 @@ Owns colours and JSON. Leaves the marks to `packhorse.pictures.marked`.
 """
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -12,9 +12,12 @@ from rich.text import Text
 from packhorse.cli.shared.printing import output_console
 from packhorse.pictures import MarkedRange, MarkedSequence
 
+if TYPE_CHECKING:
+    from packhorse.sft.explained import ExplainedSequence
 
-def marked_of(title: str, explained: Any) -> MarkedSequence:
-    """Converts an `ExplainedSequence` of `packhorse.sft`."""
+
+def marked_of(title: str, explained: "ExplainedSequence") -> MarkedSequence:
+    """Converts a sequence that `packhorse.sft` explained."""
     return MarkedSequence(
         title=title,
         ranges=tuple(

@@ -5,7 +5,7 @@ Owns the flags, and the table of a sequence's positions. Leaves pictures and exp
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from packhorse.cli.shared.options import dataset_argument, run_options, target_o
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import asking_for, timeout_option
 from packhorse.cli.shared.tokens import open_tokens, token_options
-from packhorse.client import Client, DatasetInfo
+from packhorse.client import Client, DatasetInfo, TokenSource
 from packhorse.formats.keys import ids_and_keys, shown_key
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.parameters import message_of
 from packhorse.pictures import ExplainedStep, MarkedSequence, Picture, draw_bins, explain_step
+from packhorse.pictures.bins import Decode
 from packhorse.pictures.commands.decoding import decoder
 from packhorse.pictures.commands.marked_output import marked_of, print_marked
 from packhorse.storage import read_text
@@ -42,65 +43,8 @@ _COLUMNS = (
     "worker",
     "slot",
 )
-
-
-def print_locations(
-    client: Client,
-    name: str,
-    names: Iterable[str],
-    *,
-    as_json: bool,
-    marked: Callable[[int], MarkedSequence] | None = None,
-    **which: Any,
-) -> None:
-    """Prints the position, step, rank and slot at which sequences come in an epoch.
-
-    For a mixture there is a row for each component that has the id, and for each time that the sequence comes. If a
-    skip or a takedown leaves out the bin, the table says "left out", and JSON has the position -1. The command exits
-    with 1 if the dataset lacks one of the sequences.
-
-    Args:
-        client: an open client.
-        name: name of the dataset.
-        names: ids and keys of sequences.
-        as_json: whether to print JSON instead of a table.
-        marked: returns a sequence by id with its trained tokens marked, to print it too; None to print none.
-        which: the epoch, seed, topology and skipped positions, as `Client.locate` takes them.
-    """
-    ids, keys = ids_and_keys("\n".join(names), "ID|KEY")
-    locations = [asdict(location) for location in client.locate(name, ids=ids, keys=keys, **which)]
-    optional = ("key", "component", "first_token")
-    needless = [name for name in optional if not any(location[name] for location in locations)]
-    columns = [name for name in _COLUMNS if name not in needless]
-    console = output_console()
-    if as_json:
-        for location in locations:
-            facts = {name: value for name, value in location.items() if name not in ("component", "key") or value}
-            console.print_json(data=facts, indent=None)
-    else:
-        rows = []
-        for location in locations:
-            cells = [_cell(column, location[column]) for column in columns]
-            if not location["found"]:
-                named = [cell for column, cell in zip(columns, cells, strict=True) if column in ("id", "key")]
-                cells = [*(named if location["id"] >= 0 else ["-", *named[1:]]), "not in the dataset"]
-            rows.append(cells)
-        console.print(table(*columns, rows=rows, left=columns))
-    if marked is not None:
-        for sequence_id in dict.fromkeys(location["id"] for location in locations if location["found"]):
-            print_marked(marked(sequence_id), as_json=as_json)
-    if not all(location["found"] for location in locations):
-        click.get_current_context().exit(1)
-
-
-def _cell(column: str, value: int | str | None) -> str:
-    """Returns a field of a location as the table shows it."""
-    if column == "key" and isinstance(value, str):
-        return escape(shown_key(value))
-    if column == "position" and value == _LEFT_OUT:
-        return "left out"
-    return "-" if value is None else str(value)
-
+_OPTIONAL_COLUMNS = ("key", "component", "first_token")
+"""Columns that the table only has if they are not empty."""
 
 _WIDTH_IN_FILES = 140
 """Characters in a line of a picture, if the output is no terminal."""
@@ -159,56 +103,111 @@ def command(
     tokenizer, tokens, id_column, limit, rank = (
         which.pop(name) for name in ("tokenizer", "tokens", "id_column", "limit", "rank")
     )
-    words: dict[str, Any] = {"tokens": open_tokens(tokens, id_column), "decode": decoder(tokenizer, tokens)}
+    source, decode = open_tokens(tokens, id_column), decoder(tokenizer, tokens)
     with asking_for(target, timeout_seconds, dataset) as (client, name):
         if names:
-            print_locations(
-                client, name, names, as_json=as_json, marked=_marker(words, tokens, client.get_dataset(name)), **which
-            )
+            marked = _marker(source, decode, tokens, client.get_dataset(name))
+            _print_locations(client, name, names, as_json=as_json, marked=marked, **which)
         elif step is not None:
-            _print_step(explain_step(client, name, step=step, rank=rank, **words, **which), html, as_json=as_json)
+            explained = explain_step(client, name, step=step, rank=rank, tokens=source, decode=decode, **which)
+            _print_step(explained, html, as_json=as_json)
         else:
             del which["topology"]
             if cursor is not None:
                 which["epoch"], which["seed"], position = _read_cursor(cursor)
-            _print(_bins_from(client, name, position or 0, limit, **words, **which), html, as_json=as_json)
+            picture = _bins_from(client, name, position or 0, limit, tokens=source, decode=decode, **which)
+            _print(picture, html, as_json=as_json)
 
 
-def _marker(words: Mapping[str, Any], tokens: str | None, info: DatasetInfo) -> Callable[[int], MarkedSequence] | None:
+def _print_locations(
+    client: Client,
+    dataset: str,
+    ids_or_keys: Iterable[str],
+    *,
+    as_json: bool,
+    marked: Callable[[int], MarkedSequence] | None = None,
+    **which: Any,
+) -> None:
+    """Prints the position, step, rank and slot at which sequences come in an epoch.
+
+    For a mixture there is a row for each component that has the id, and for each time that the sequence comes. If a
+    skip or a takedown leaves out the bin, the table says "left out", and JSON has the position -1. The command exits
+    with 1 if the dataset lacks one of the sequences.
+
+    Args:
+        client: an open client.
+        dataset: name of the dataset.
+        ids_or_keys: ids and keys of sequences, as the user wrote them.
+        as_json: whether to print JSON instead of a table.
+        marked: returns a sequence by id with its trained tokens marked, to print it too; None to print none.
+        which: the epoch, seed, topology and skipped positions, as `Client.locate` takes them.
+    """
+    ids, keys = ids_and_keys("\n".join(ids_or_keys), "ID|KEY")
+    locations = [asdict(location) for location in client.locate(dataset, ids=ids, keys=keys, **which)]
+    empty = [name for name in _OPTIONAL_COLUMNS if not any(location[name] for location in locations)]
+    columns = [name for name in _COLUMNS if name not in empty]
+    console = output_console()
+    if as_json:
+        for location in locations:
+            facts = {name: value for name, value in location.items() if name not in ("component", "key") or value}
+            console.print_json(data=facts, indent=None)
+    else:
+        rows = []
+        for location in locations:
+            shown = columns if location["found"] else [column for column in columns if column in ("id", "key")]
+            cells = [_cell(column, location[column]) for column in shown]
+            rows.append(cells if location["found"] else [*cells, "not in the dataset"])
+        console.print(table(*columns, rows=rows, left=columns))
+    if marked is not None:
+        for sequence_id in dict.fromkeys(location["id"] for location in locations if location["found"]):
+            print_marked(marked(sequence_id), as_json=as_json)
+    if not all(location["found"] for location in locations):
+        click.get_current_context().exit(1)
+
+
+def _cell(column: str, value: int | str | None) -> str:
+    """Returns a field of a location as the table shows it."""
+    if column == "key" and isinstance(value, str):
+        return escape(shown_key(value))
+    if column == "position" and value == _LEFT_OUT:
+        return "left out"
+    if column == "id" and isinstance(value, int) and value < 0:  # of a key that the dataset lacks
+        return "-"
+    return "-" if value is None else str(value)
+
+
+def _marker(
+    source: TokenSource | None, decode: Decode | None, tokens: str | None, info: DatasetInfo
+) -> Callable[[int], MarkedSequence] | None:
     """Returns a function that reads a sequence by id and marks its trained tokens.
 
-    Returns None without tokens or a tokenizer, and for mixtures.
+    Returns None without tokens or a tokenizer, and for mixtures. `source` reads the path `tokens`.
     """
-    source, decode = words["tokens"], words["decode"]
     if source is None or decode is None or tokens is None or info.components:
         return None
     mask_path = masked_paths(tokens).mask_idx
     mask = open_tokens(str(mask_path)) if mask_path.is_file() else None
-    source = source.for_ids(info.id_column or "")
+    of_ids = source.for_ids(info.id_column or "")
 
     def read(sequence_id: int) -> MarkedSequence:
         """Reads a sequence; its origins are shown only if its row still gives the same tokens."""
-        ids, title = source.read(sequence_id), f"sequence {sequence_id}"
+        ids, title, note = of_ids.read(sequence_id), f"sequence {sequence_id}", ""
+        if mask is not None and not info.id_column:  # the rows of a file of chats or pairs
+            try:
+                from packhorse.tokenize import trace_sequence
+
+                traced = trace_sequence(tokens, sequence_id)
+            except (ImportError, OSError, ValueError) as error:
+                traced, note = None, f"the origin is not known: {message_of(error)}"
+            if traced is not None:
+                if traced.explained.input_ids.tolist() == ids.tolist():
+                    return marked_of(f"{title}, from {traced.origin}", traced.explained)
+                note = f"the origin is not known: {traced.origin} gives other tokens now"
         trained = None if mask is None else mask.read(sequence_id)
-        traced, note = _traced(tokens, sequence_id) if mask is not None and not info.id_column else (None, "")
-        if traced is not None and traced.explained.input_ids.tolist() == ids.tolist():
-            return marked_of(f"{title}, from {traced.origin}", traced.explained)
-        if traced is not None:
-            note = f"the origin is not known: {traced.origin} gives other tokens now"
         shown = MarkedSequence.of_tokens(title, ids, trained, decode)
         return replace(shown, notes=(note,)) if note else shown
 
     return read
-
-
-def _traced(tokens: str, sequence_id: int) -> tuple[Any, str]:
-    """Returns (the row of a sequence, ""); or (None, why) if the row cannot be read any more."""
-    try:
-        from packhorse.tokenize import trace_sequence
-
-        return trace_sequence(tokens, sequence_id), ""
-    except (ImportError, OSError, ValueError) as error:
-        return None, f"the origin is not known: {message_of(error)}"
 
 
 def _read_cursor(text: str) -> tuple[int, int, int]:
