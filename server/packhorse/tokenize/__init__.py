@@ -5,11 +5,12 @@ Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for r
 
 from packhorse.jobs import Execution
 from packhorse.tokenize._left_out_lines import recorded_lines, unused_lines
+from packhorse.tokenize._row_recipe import NoTargets
 from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns, columns_of
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
 from packhorse.tokenize.encoding.encoder import SpecialTokens
 from packhorse.tokenize.encoding.training import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, train_tokenizer
-from packhorse.tokenize.fine_tuning import FineTuningSummary, NoTargets, tokenize_fine_tuning
+from packhorse.tokenize.fine_tuning import FineTuningSummary, tokenize_fine_tuning
 from packhorse.tokenize.input.skipped import OnBadRow, Skipped, Undecodable
 from packhorse.tokenize.joining import JoinSummary, is_token_file, join_token_files
 from packhorse.tokenize.origins import TracedSequence, trace_sequence

@@ -146,9 +146,11 @@ def _columns(form: Form, given: Mapping[str, Any]) -> ChatColumns | PairColumns 
         "special_in_text": given["special_in_text"] or "keep",
         "ignore": given["ignore"],
     }
+    eos = given["eos"]
     if is_chat:
-        return ChatColumns(**names, **shared, train_turns=given["train_turns"] or "all", eos=given["eos"])
-    eos = not given["no_eos"] if given["eos"] is None else given["eos"]
+        shared["train_turns"] = given["train_turns"] or "all"
+    elif eos is None:
+        eos = not given["no_eos"]
     return form(**names, **shared, eos=eos)
 
 
