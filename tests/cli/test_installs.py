@@ -82,6 +82,17 @@ def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
     assert command.help.partition("\n\n")[0].startswith(COMMANDS[name].summary)
 
 
+def test_the_list_of_commands_imports_none_of_their_packages():
+    code = (
+        "import sys; from packhorse.cli import main; main(['--help'], standalone_mode=False)\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('packhorse.')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert " tokenize " in done.stdout
+    assert "packhorse.cli" in done.stderr.split()
+    assert not [name for name in done.stderr.split() if name.split(".")[1] not in ("cli", "parameters", "shelf")]
+
+
 BLOCKED = """
 import json, os, sys, tempfile
 blocked, commands = json.load(sys.stdin)

@@ -4,9 +4,9 @@ Owns the table of hooks, and loading what they name. Leaves commands, which have
 `packhorse.cli`. What the shelf is, and which packages are on it, is in ARCHITECTURE.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from typing import Any
 
 __all__ = ["HOOKS", "from_shelf", "has_package", "is_offered"]
@@ -37,14 +37,20 @@ def is_offered(hook: str) -> bool:
 
 
 def has_package(package: str) -> bool:
-    """Returns whether this installation has a package or module, even if its parent packages are missing too.
+    """Returns whether this installation has a package or module, without importing it or the packages above it.
 
     Example:
         >>> has_package("packhorse.shelf"), has_package("packhorse.left_out.commands"), has_package("left_out")
         (True, False, False)
     """
     parts = package.split(".")
-    return all(find_spec(".".join(parts[:depth])) is not None for depth in range(1, len(parts) + 1))
+    folders: Sequence[str] | None = None  # sys.path
+    for depth in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:depth]), folders)
+        if spec is None:
+            return False
+        folders = spec.submodule_search_locations or []
+    return True
 
 
 def from_shelf(hook: str) -> Any:
