@@ -135,7 +135,7 @@ class Backend:
 
     def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
-        return finish(self.pack_in_slices(request))
+        return pack.pack_sequences(request)
 
     def pack_in_slices(self, request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequencesResponse]:
         """As `pack_sequences`, in time slices."""

@@ -26,7 +26,7 @@ from packhorse.packing import (
 )
 from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
-from packhorse.server.base.time_slices import TimeSlices
+from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
 from packhorse.server.methods.on_demand.bins_of_ranks import (
     MOST_COST,
@@ -158,6 +158,11 @@ class _Kind:
     """Indices of the items, ascending: int64 [n]."""
     counts: dict[int, int]
     """Room in tokens → how many of the items have it."""
+
+
+def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
+    """Packs the lengths of a request at once; `connect("embedded:")` finds it by the method's name."""
+    return finish(pack_in_slices(request))
 
 
 def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequencesResponse]:
