@@ -82,6 +82,8 @@ def test_groups_of_a_token_file_that_grew(tmp_path):
     with pytest.raises(ValueError, match="does not hold what set was prepared from"):
         grow([4, 5, 2, 3], [5, 6, 7, 1])
     with pytest.raises(ValueError, match="does not hold what set was prepared from"):
+        grow([4, 2, 2, 3], [5, 6, 7, 1])  # a group begins earlier, and the last one ends where it did
+    with pytest.raises(ValueError, match="does not hold what set was prepared from"):
         grow([4, 4, 2, 3], [5, 6, 8, 1])
     manifest = grow([4, 4, 2, 3, 3], [5, 6, 7, 1, 1])
     assert manifest.version == 2

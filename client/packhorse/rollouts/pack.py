@@ -155,7 +155,7 @@ def pack_rollouts(
             ranks would wait for each other.
         max_trained_tokens: most trained tokens in a bin of trees; a token counts once for each rollout that trains on
             it. None for no limit.
-        **rows: other options of rows, as in `BatchFormat`, such as `total_multiple_of`. An option that rollouts cannot
+        **rows: other options of rows, as in `RowFormat`, such as `total_multiple_of`. An option that rollouts cannot
             have is refused, and the message says what to do.
 
     Returns:

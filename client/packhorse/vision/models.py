@@ -122,8 +122,8 @@ def _llava_grids(
     """Returns the placeholders of each image, as a grid of one row: int64 [images, 3].
 
     An image has side² placeholders for itself, scaled down to a square. If it is the only image of its sequence, it
-    also has placeholders for its tiles, laid out as one picture without the padding at its borders, and one after each
-    line of them. (Several images have no tiles, and one such placeholder each.) This follows `LlavaOnevisionProcessor`.
+    also has placeholders for its tiles, laid out as one picture without the padding at its borders; each line of tiles
+    ends in one more. With several images, none has tiles: each takes side² + 1. As in `LlavaOnevisionProcessor`.
 
     Args:
         tensors: the processor's output for a sequence.

@@ -112,7 +112,7 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
         raise _rewritten(before, grown)
     if before.groups is not None and grown.groups is not None:
         _refuse_other_groups(before, before.groups, grown, grown.groups)
-        return
+        return  # the pool holds numbers of groups, whose members were compared
     # For each room, every id of the old pool must be among the new pool's ids of this room; both ascend.
     ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
     begin = 0
@@ -133,7 +133,7 @@ def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDa
         raise _rewritten(before, grown)
     differing = np.flatnonzero((new.table[:num_groups] != old.table).any(axis=1))
     last_id = old.table[-1, 0]
-    if len(differing) == 1 and new.table[num_groups - 1, 0] == last_id:  # the last group now ends later
+    if differing.tolist() == [num_groups - 1] and new.table[num_groups - 1, 0] == last_id:  # it now ends later
         raise ValueError(
             f"group {last_id} is in {before.name} already, and {grown.manifest.source} adds sequences to it: "
             "only whole groups are appended; number the new ones otherwise, or prepare it as a dataset of its own"

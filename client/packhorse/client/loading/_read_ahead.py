@@ -84,7 +84,7 @@ class ReadAhead:
         """Reads the chunks that hold the missing positions, in one request; returns them and the known chunks.
 
         Chunks lie on a fixed grid, so that all threads of a walk request the same ones: `size` positions, of which a
-        chunk has every `stride`-th.
+        chunk has every `stride`-th. With size 8 and stride 2, positions 1, 3, 5, 7 are a chunk.
         """
         size = self._bins_per_chunk * stride
         missing = [position for position in positions if all(chunk.find(position) < 0 for chunk in known)]

@@ -23,7 +23,7 @@ Weight = int | float | str | Decimal | Fraction
 MAX_BINS = 2**53
 """The most bins of a mixture's epoch."""
 
-_MOST_POSITIONS_DUE = 2**40  # a component with a weight has to be due a bin in this many positions
+_MOST_POSITIONS_DUE = 2**40  # a component with less than a bin in so many positions is refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

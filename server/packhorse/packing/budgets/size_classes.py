@@ -55,8 +55,8 @@ class SizeClasses:
             values: distinct sizes of items: int64 [m, d]; each is in [0, its capacity], with at least one token.
             counts: number of items of each size: int64 [m].
             capacities: a bin's capacity in each dimension: int64 [d].
-            most: the most classes. A size of 0 never shares a class with others, so there may be 2^(d - 1) more.
-            items_per_class: mean number of items in a class that is wanted; 1 for a class for each distinct size, if
+            most: the most classes; up to 2^(d - 1) are allowed in any case, because a size of 0 never shares a class.
+            items_per_class: wanted mean number of items in a class; 1 for a class for each distinct size, if
                 nothing is exchanged.
         """
         quanta = np.ones(len(capacities), dtype=np.int64)

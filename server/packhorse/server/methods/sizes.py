@@ -16,8 +16,8 @@ MAX_MESSAGE_BYTES = 64 << 20
 BYTES_PER_LENGTH = 4
 
 BYTES_PER_BIN = 16
-"""Bytes of a bin in a message, beside its sequences. Four numbers of 4 bytes: its template's number, twice if it is
-defined there, the template's size, and the bin's position."""
+"""Bytes of a bin in a message, beside its sequences. Four numbers of 4 bytes: its template's number, that
+number again and the template's size where it is defined, and the bin's position."""
 
 BYTES_PER_TOKEN = 4.125
 """Bytes of a token at most: 4, and a bit of the loss mask."""
@@ -27,7 +27,7 @@ _BYTES_PER_GROUP = 8
 
 
 def bytes_per_sequence(dataset: Dataset) -> int:
-    """Returns the bytes of a sequence in a message of bins if its length is sent."""
+    """Returns the most bytes of a sequence in a message of bins: a length for its template, and one for itself."""
     return BYTES_PER_LENGTH + _bytes_per_entry(dataset)
 
 
@@ -73,7 +73,7 @@ def check_answer_size(field: str, num_bytes: int, num_fitting: int, num_bins: in
 
 
 def _bytes_per_entry(dataset: Dataset) -> int:
-    """Returns the bytes of a sequence in a message of bins: id, first token, group; its length without templates."""
+    """Returns the bytes of a sequence in a message of bins: id, first token, group; length if no template has it."""
     manifest = dataset.manifest
     start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
     group_bytes = _BYTES_PER_GROUP if dataset.has_groups else 0
