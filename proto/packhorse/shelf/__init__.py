@@ -4,6 +4,7 @@ Owns the table of hooks, and loading what they name. Leaves commands, which have
 `packhorse.cli`. What the shelf is, and which packages are on it, is in ARCHITECTURE.md.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -46,8 +47,9 @@ def has_package(package: str) -> bool:
     parts = package.split(".")
     folders: Sequence[str] | None = None  # sys.path
     for depth in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:depth]), folders)
-        if spec is None:
+        name = ".".join(parts[:depth])
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None or sys.modules.get(name, spec) is None:  # None in sys.modules forbids an import
             return False
         folders = spec.submodule_search_locations or []
     return True
