@@ -126,11 +126,11 @@ class RangeFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """True."""
+        """Returns True, as of a file that is open for reading."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
+        """Returns True: a range can begin anywhere."""
         return True
 
     def tell(self) -> int:

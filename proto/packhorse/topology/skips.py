@@ -120,9 +120,8 @@ class Skips:
 
     def gaps(self) -> list[int]:
         """Returns, for each range, the position of the rest that follows it; ascending."""
-        num_skipped = accumulate(
-            (end - first for first, end in self.ranges), initial=0
-        )  # before each range, and in all
+        # Positions skipped before each range, and in all.
+        num_skipped = accumulate((end - first for first, end in self.ranges), initial=0)
         return [first - num_before for (first, _), num_before in zip(self.ranges, num_skipped, strict=False)]
 
     def to_whole(self, position: int) -> int:
