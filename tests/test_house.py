@@ -33,7 +33,6 @@ CLUSTERED = {
     "packhorse/packing/on_demand/list_kernels.py": "the compiled loops of one family of packers",
     "packhorse/prepare/_kernels.py": "the compiled loops of one pass over rows",
     "packhorse/packing/seqpack.py": "functions under the names of one published package",
-    "packhorse/packing/optimal/_rounding.py": "ways from fractions to whole bins, tried one after the other",
     "packhorse/dataset/files/toml_files.py": "text, fields and lines of one kind of file",
 }
 """File → why more than two clusters of its definitions, of which none uses another, are one idea."""

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram
 from packhorse.packing.optimal import column_generation as optimal
+from packhorse.packing.optimal._branching import enumerate_bins
 from packhorse.packing.optimal._coarse import coarse_classes, refined, rounded
-from packhorse.packing.optimal._rounding import enumerate_bins
 
 
 def into(num_bins, lengths, capacity, limit):

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from packhorse.packing.best_fit import fill_decreasing
 from packhorse.packing.bounds import check_certificate, lower_bound
-from packhorse.packing.budgets.size_classes import SizeClasses, distinct_rows
+from packhorse.packing.budgets.distinct_rows import distinct_rows
+from packhorse.packing.budgets.size_classes import SizeClasses
 from packhorse.packing.budgets.vectors import pack_classes, vector_bound
 from packhorse.packing.context import pack_context
 from packhorse.packing.counts import MAX_SEQ_LEN
 from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
+from packhorse.packing.on_demand.online_items import OnlineBin, OnlineItem
 from packhorse.packing.on_demand.sequences import PackedSequences, pack_sequences, pack_sizes
 from packhorse.packing.plan import DualCertificate, PackingPlan, Template, canonical_templates, counts_of_templates
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
@@ -32,13 +34,11 @@ from packhorse.packing.stats import PackingStats
 if TYPE_CHECKING:
     from packhorse.packing.compile import compile_kernels
     from packhorse.packing.on_demand.even import even_bins
-    from packhorse.packing.on_demand.online import OnlineBin, OnlineItem, OnlinePacker
+    from packhorse.packing.on_demand.online import OnlinePacker
     from packhorse.packing.split import halve_into, laid_end_to_end, split_to_multiple
 
 # Name → the module that has it.
 _COMPILED_PARTS = {
-    "OnlineBin": "on_demand.online",
-    "OnlineItem": "on_demand.online",
     "OnlinePacker": "on_demand.online",
     "compile_kernels": "compile",
     "even_bins": "on_demand.even",

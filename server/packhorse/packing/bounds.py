@@ -13,6 +13,9 @@ import numpy as np
 from packhorse.packing.counts import checked_counts
 from packhorse.packing.plan import DualCertificate
 
+_MOST_INT64_TOKENS = 2**62
+"""Tokens of all sequences from which on a bound is computed in Python's integers, because int64 could overflow."""
+
 
 def lower_bound(counts: Mapping[int, int], max_seq_len: int, *, max_sequences_per_bin: int | None = None) -> int:
     """Returns the best of the continuous, the cardinality and the Martello-Toth L2 bound.
@@ -46,7 +49,8 @@ def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> i
     tokens = sum(length * count for length, count in pairs)
     sequences = sum(count for _, count in pairs)
     simple = max(-(-tokens // capacity), -(-sequences // limit))
-    if pairs[0][0] <= capacity // 2:  # then L2 is the continuous bound
+    longest, _ = pairs[0]
+    if longest <= capacity // 2:  # then L2 is the continuous bound
         return simple
     return max(simple, _martello_toth(pairs, capacity, tokens))
 
@@ -55,10 +59,10 @@ def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> 
     """Returns the bound L2: a long sequence, over half a bin, needs its own bin; short ones fill what these leave.
 
     L2 is the greatest bound over thresholds a, which are the short lengths. A threshold a ignores all sequences shorter
-    than a. The other short ones do not fit beside a sequence over capacity - a, so room in the bins of these is lost.
-    What does not fit into the bins of the other long sequences needs further bins.
+    than a. The other short ones do not fit beside a sequence over capacity - a, so the room beside it is lost. Those
+    that do not fit into the bins of the other long sequences need further bins.
     """
-    dtype: type = np.int64 if tokens < 2**62 else object  # Python's own integers where int64 could overflow
+    dtype: type = np.int64 if tokens < _MOST_INT64_TOKENS else object
     lengths = np.array([length for length, _ in pairs], dtype=np.int64)  # [n], descending
     counts: Any = np.array([count for _, count in pairs], dtype=dtype)
     counts_before = np.concatenate(([0], np.cumsum(counts)))  # [n + 1]
@@ -67,7 +71,8 @@ def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> 
     thresholds = lengths[num_long:]
     if not len(thresholds):
         return int(counts_before[-1])
-    # For each threshold: the number of lengths beside which no counted short one fits, and of lengths that are counted.
+    # For each threshold: the number of lengths beside which no counted short one fits, and the number of lengths that
+    # are counted.
     num_longest = np.searchsorted(-lengths, -(capacity - thresholds), side="left")  # lengths > capacity - a
     num_longest = np.minimum(num_longest, num_long)
     num_counted = np.searchsorted(-lengths, -thresholds, side="right")  # lengths >= a
@@ -108,15 +113,16 @@ def check_certificate(
     priced = [(length, certificate.prices.get(length, 0)) for length, _ in pairs]
     if certificate.bin_worth < 1 or any(worth < 0 for _, worth in priced):
         raise ValueError("certificate: prices must be at least 0 and bin_worth at least 1")
-    best = [0] * (max_seq_len + 1)  # [c]: the greatest worth of c tokens, with at most one sequence a round
+    # best[c] is the greatest worth of sequences of at most c tokens together; each round allows one sequence more.
+    best = [0] * (max_seq_len + 1)
     for _ in range(min(limit, max_seq_len // pairs[-1][0]) if pairs else 0):
-        longer = list(best)
+        with_one_more = list(best)
         for length, worth in priced:
             for tokens in range(length, max_seq_len + 1):
-                longer[tokens] = max(longer[tokens], best[tokens - length] + worth)
-        if longer == best:
+                with_one_more[tokens] = max(with_one_more[tokens], best[tokens - length] + worth)
+        if with_one_more == best:
             break
-        best = longer
+        best = with_one_more
     if best[-1] > certificate.bin_worth:
         raise ValueError(f"certificate: a bin can be worth {best[-1]}, more than bin_worth {certificate.bin_worth}")
     return certificate.bound(counts)

@@ -32,7 +32,7 @@ class _EqualParts(NamedTuple):
     num_ranks: int
     """Ranks of each part."""
     stamp: int
-    """Counted up, so it is distinct and orders parts by age."""
+    """Counted up with every change, so it is distinct and orders parts by age."""
     num_parts: int
     """Number of these parts."""
     content: _Content
@@ -74,26 +74,26 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_EqualParts]
     the same room, so here all sequences of a room go into all equal parts at once.
     """
     shortest = pairs[-1][0] if pairs else 0
-    left: list[_EqualParts] = []  # ascending; parts that the shortest room still fits
-    closed: list[_EqualParts] = []
+    open_parts: list[_EqualParts] = []  # ascending; parts that the shortest room still fits
+    closed_parts: list[_EqualParts] = []
     stamp = 0
 
-    def put(tokens: int, cost: int, ranks: int, num_parts: int, content: _Content) -> None:
-        """Adds equal parts to `left` or `closed`; each has `tokens` and `cost` left."""
+    def put_back(tokens: int, cost: int, ranks: int, num_parts: int, content: _Content) -> None:
+        """Adds equal parts to `open_parts` or `closed_parts`; each has `tokens` and `cost` left."""
         nonlocal stamp
         stamp += 1
         parts = _EqualParts(rule.fits(tokens, cost), tokens, cost, ranks, stamp, num_parts, content)
         if parts.longest_fitting < shortest:
-            closed.append(parts)
+            closed_parts.append(parts)
         else:
-            insort(left, parts)
+            insort(open_parts, parts)
 
     for room, count in pairs:
         own_cost = rule.cost(room)
         while count:
-            at = bisect_left(left, (room,))  # the best fit: the least `longest_fitting` of at least `room`
-            if at < len(left):
-                _, tokens, cost, ranks, _, num_parts, content = left.pop(at)
+            best = bisect_left(open_parts, (room,))  # the least `longest_fitting` of at least `room`
+            if best < len(open_parts):
+                _, tokens, cost, ranks, _, num_parts, content = open_parts.pop(best)
             else:
                 ranks, num_parts, content = rule.num_ranks(room), count, ()
                 tokens, cost = ranks * rule.tokens_per_rank, ranks * rule.cost_per_rank
@@ -105,50 +105,50 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_EqualParts]
             for num_equal, taken in ((num_full, copies), (1 if rest else 0, rest)):
                 if num_equal:
                     filled = (*content, (room, taken))
-                    put(tokens - taken * room, cost - taken * own_cost, ranks, num_equal, filled)
+                    put_back(tokens - taken * room, cost - taken * own_cost, ranks, num_equal, filled)
                     num_parts -= num_equal
                     count -= num_equal * taken
             if num_parts and content:
-                put(tokens, cost, ranks, num_parts, content)
-    return [*closed, *left]
+                put_back(tokens, cost, ranks, num_parts, content)
+    return [*closed_parts, *open_parts]
 
 
 def _bins(parts: list[_EqualParts], rule: ContextRule) -> Counter[Template]:
     """Fills bins with parts, those on the most ranks first, so that each begins at a multiple of its ranks."""
     bins: Counter[Template] = Counter()
-    held: Counter[int] = Counter()
-    free = rule.max_context_parallel
+    held: Counter[int] = Counter()  # room → number of sequences in the bin that is being filled
+    free_ranks = rule.max_context_parallel  # of this bin
 
     def close() -> None:
         """Counts the bin that is being filled, and begins an empty one."""
-        nonlocal free
+        nonlocal free_ranks
         if held:
             bins[_template(held)] += 1
         held.clear()
-        free = rule.max_context_parallel
+        free_ranks = rule.max_context_parallel
 
     for ranks, num_parts, content in _by_cost(parts):
         while num_parts:
-            per_bin = free // ranks
-            if free == rule.max_context_parallel and num_parts >= per_bin:
+            per_bin = free_ranks // ranks
+            if free_ranks == rule.max_context_parallel and num_parts >= per_bin:
                 num_bins, num_parts = divmod(num_parts, per_bin)
                 bins[_template({room: copies * per_bin for room, copies in content})] += num_bins
                 continue
-            num = min(per_bin, num_parts)
+            num_added = min(per_bin, num_parts)
             for room, copies in content:
-                held[room] += num * copies
-            num_parts -= num
-            free -= num * ranks
-            if not free:
+                held[room] += num_added * copies
+            num_parts -= num_added
+            free_ranks -= num_added * ranks
+            if not free_ranks:
                 close()
     close()
     return bins
 
 
 def _by_cost(parts: list[_EqualParts]) -> Iterator[tuple[int, int, _Content]]:
-    """Yields (ranks of each part, number of parts, content): most ranks first, and of these the costliest first."""
-    for each in sorted(parts, key=lambda each: (-each.num_ranks, each.cost, each.content)):
-        yield each.num_ranks, each.num_parts, each.content
+    """Yields (ranks of each part, number of parts, content): most ranks first, and the costliest first among equals."""
+    for equal in sorted(parts, key=lambda equal: (-equal.num_ranks, equal.cost, equal.content)):
+        yield equal.num_ranks, equal.num_parts, equal.content
 
 
 def _template(held: Mapping[int, int]) -> Template:

@@ -19,7 +19,7 @@ from packhorse.topology import checked_integer
 _COUNTED_BELOW = 1 << 16
 """Values are sorted by counting if the greatest is below this, or below four times their number; else by comparing."""
 
-_FEW = 1024
+_FEW_LENGTHS = 1024
 """Fewer lengths than this are checked in Python and sorted by comparing, which takes less time than the other ways."""
 
 
@@ -37,37 +37,37 @@ def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArr
     Raises:
         ValueError: not one-dimensional, or a length is not an integer in the range; the message names the first.
     """
-    most = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
-    if _are_few_in_range(lengths, most):
+    longest = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
+    if _are_few_in_range(lengths, longest):
         return np.array(lengths, dtype=np.int64)
     if isinstance(lengths, (str, bytes)) or (not isinstance(lengths, Sequence) and not hasattr(lengths, "__array__")):
         raise ValueError(f"lengths must be a list or array of integers, got {type(lengths).__name__}")
     if not hasattr(lengths, "__array__"):
-        return _in_range(_array_of_list(lengths), most)
+        return _in_range(_array_of_list(lengths), longest)
     values = np.asarray(lengths)
     if values.ndim != 1:
         raise ValueError(f"lengths must have one dimension, got shape {values.shape}")
     if not values.size:
         return np.empty(0, dtype=np.int64)
     if values.dtype.kind not in "iu":
-        return _in_range(_array_of_list(values.tolist()), most)
-    return _in_range(values, most)
+        return _in_range(_array_of_list(values.tolist()), longest)
+    return _in_range(values, longest)
 
 
-def _are_few_in_range(lengths: Any, most: int) -> bool:
-    """Returns whether `lengths` is a list of few integers in [1, most]. One call of NumPy would take longer."""
-    if type(lengths) is not list or len(lengths) >= _FEW or set(map(type, lengths)) != {int}:
+def _are_few_in_range(lengths: Any, longest: int) -> bool:
+    """Returns whether `lengths` is a list of few integers in [1, longest], sooner than one call of NumPy does."""
+    if type(lengths) is not list or len(lengths) >= _FEW_LENGTHS or set(map(type, lengths)) != {int}:
         return False
-    return bool(min(lengths) >= 1 and max(lengths) <= most)
+    return bool(min(lengths) >= 1 and max(lengths) <= longest)
 
 
 def _array_of_list(lengths: Any) -> NDArray[Any]:
     """Returns the array of a list of integers. Checks each, as NumPy would take True for 1 and make [1, 2.5] floats."""
     if not len(lengths):
         return np.empty(0, dtype=np.int64)
-    fast = _array_of_plain_integers(lengths)
-    if fast is not None:
-        return fast
+    array_of_ints = _array_of_plain_integers(lengths)
+    if array_of_ints is not None:
+        return array_of_ints
     wrong = {kind for kind in set(map(type, lengths)) if kind is bool or not issubclass(kind, Integral)}
     if wrong:
         index = next(i for i, value in enumerate(lengths) if type(value) in wrong)
@@ -81,33 +81,33 @@ def _array_of_list(lengths: Any) -> NDArray[Any]:
 def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
     """Returns the array of a list of plain ints, in half the time of looking at every type; None if some may not be.
 
-    If the sum is a plain int, every value is of int or of a class derived from it. Of these only bool is refused, and
-    True and False are below 2, so only such values are looked at.
+    If the sum is a plain int, every value is an int or a bool. A bool is refused; True and False are below 2, so only
+    the types of such values are looked at.
     """
     if type(lengths) is not list or type(lengths[0]) is not int:
         return None
     try:
         with np.errstate(all="ignore"):  # terms of NumPy's types may overflow here; they are looked at one by one
-            plain = type(sum(lengths)) is int
+            sums_to_int = type(sum(lengths)) is int
         values = np.frombuffer(array("q", lengths), dtype=np.int64)
     except Exception:  # whatever the addition of another type raises, such as that of strings
         return None
-    if plain and all(type(lengths[index]) is not bool for index in np.flatnonzero(values < 2).tolist()):
+    if sums_to_int and all(type(lengths[index]) is not bool for index in np.flatnonzero(values < 2).tolist()):
         return values
     return None
 
 
-def _in_range(values: NDArray[Any], most: int) -> NDArray[np.int64]:
-    """Returns values as int64; raises a ValueError that names the first one outside [1, most]."""
-    if values.size and (values.min() < 1 or values.max() > most):
-        index = int(np.argmax((values < 1) | (values > most)))
+def _in_range(values: NDArray[Any], longest: int) -> NDArray[np.int64]:
+    """Returns values as int64; raises a ValueError that names the first one outside [1, longest]."""
+    if values.size and (values.min() < 1 or values.max() > longest):
+        index = int(np.argmax((values < 1) | (values > longest)))
         value = int(values[index])
         if value < 1:
             raise ValueError(f"lengths[{index}] must be an integer of at least 1, got {value}")
         raise ValueError(
             f"lengths[{index}] = {value} is over "
             + parameter("max_seq_len")
-            + f" {most}: raise "
+            + f" {longest}: raise "
             + parameter("max_seq_len")
             + ", or drop, truncate or split it first"
         )
@@ -199,12 +199,12 @@ def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
 
 def sorted_indices(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the indices of int64 [S], each at least 0, ascending by (value, index); counts if that is faster."""
-    if len(values) < _FEW:
+    if len(values) < _FEW_LENGTHS:
         return values.argsort(kind="stable")
-    most = int(values.max())
-    if most >= max(_COUNTED_BELOW, 4 * len(values)):
+    greatest = int(values.max())
+    if greatest >= max(_COUNTED_BELOW, 4 * len(values)):
         return values.argsort(kind="stable")
     from packhorse.packing.on_demand.list_kernels import count_values  # needs Numba, which packing histograms do not
 
-    _, order = count_values(values, most + 1)
+    _, order = count_values(values, greatest + 1)
     return order

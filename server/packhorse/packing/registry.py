@@ -29,18 +29,18 @@ DEFAULT_TIME_LIMIT_SECONDS = 600.0
 _PATIENCE_OF_AUTO = 0.1
 """Share of the search for the last bins that "auto" makes, as the `patience` of `improve`: about a second. Most of what
 the whole search would find is found by then."""
-_FEW_LENGTHS = 2000
+_MOST_LENGTHS_FOR_BALANCED = 2000
 """Distinct lengths up to which "auto" tries the balanced packer: it then takes at most a tenth of a second. Its time
 grows with their square."""
 
 
 def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
-    """Returns a packer without a time limit or a bound of its own, made of a function such as `best_fit_decreasing`."""
+    """Makes a packer without a time limit or a bound of its own from a function such as `best_fit_decreasing`."""
     return lambda pairs, capacity, limit, _: PackerResult(templates=pack(pairs, capacity, limit), algorithm=name)
 
 
 def _from_shelf(name: str) -> Packer:
-    """Returns a packer of the shelf. Its package is loaded when it packs, because that package imports this one."""
+    """Returns a packer of the shelf. Its package imports this one, so it is loaded only when the packer runs."""
 
     def pack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
         return from_shelf("reference_packers")[name](pairs, capacity, limit)
@@ -66,7 +66,7 @@ def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_se
         plan = _improve(pairs, capacity, limit, start, time_limit_seconds, _PATIENCE_OF_AUTO)
     except ImportError as error:
         plan = replace(start, note=str(error))
-    if plan.templates.total() > plan.lower_bound and len(pairs) <= _FEW_LENGTHS:
+    if plan.templates.total() > plan.lower_bound and len(pairs) <= _MOST_LENGTHS_FOR_BALANCED:
         templates = balanced(pairs, capacity, limit)
         if templates.total() < plan.templates.total():
             return replace(plan, templates=templates, algorithm="balanced")
@@ -112,7 +112,7 @@ LIST_ONLY = {
 """Name → description, for packers that only `pack_sequences` has: they need an order, which a histogram has not."""
 
 
-def checked_algorithm(algorithm: str, *, list_only: bool = False) -> None:
+def check_algorithm(algorithm: str, *, list_only: bool = False) -> None:
     """Raises a ValueError if no packer has this name, or if it is one of `LIST_ONLY` and `list_only` is False."""
     if algorithm == "auto" or algorithm in PACKERS or (list_only and algorithm in LIST_ONLY):
         return
@@ -129,7 +129,7 @@ def check_time_limit(time_limit_seconds: float) -> None:
 
 
 def packer(algorithm: str) -> Packer:
-    """Returns the packer with a name that `checked_algorithm` has accepted; the name may be "auto"."""
+    """Returns the packer with a name that `check_algorithm` has accepted; the name may be "auto"."""
     return _auto if algorithm == "auto" else PACKERS[algorithm]
 
 
@@ -175,7 +175,7 @@ def pack_histogram(
         ImportError: "optimal" without highspy and Numba, which `packhorse[prepare]` installs.
     """
     check_time_limit(time_limit_seconds)
-    checked_algorithm(algorithm)
+    check_algorithm(algorithm)
     rule = checked_rule(max_seq_len, align, extra_tokens)
     capacity = rule.max_seq_len
     pairs, limit = checked_counts(counts, capacity, max_sequences_per_bin, longest=rule.longest_length)

@@ -87,14 +87,21 @@ def heap_pack_sequences(
 
 
 def _by_length(
-    packer: ListPacker, lengths: ArrayLike, max_seq_len: int, tolerance: int, seed: int | None, most: int | None
+    packer: ListPacker,
+    lengths: ArrayLike,
+    max_seq_len: int,
+    tolerance: int,
+    seed: int | None,
+    max_sequences_per_bin: int | None,
 ) -> list[list[int]]:
     """Checks the arguments of seqpack's list packers, and packs in the order of `sort_indices_by_length`."""
     capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
-    limit = capacity if most is None else checked_integer("max_sequences_per_bin", most, 1)
-    array = checked_lengths(lengths, capacity)
-    order = order_by_length(array, tolerance, seed)
-    return split_bins(*in_bins(packer, array, order, capacity, min(limit, capacity)))
+    limit = capacity
+    if max_sequences_per_bin is not None:
+        limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
+    checked = checked_lengths(lengths, capacity)
+    order = order_by_length(checked, tolerance, seed)
+    return split_bins(*in_bins(packer, checked, order, capacity, limit))
 
 
 def pack_length_histogram(length_counts: Mapping[int, int], max_seq_len: int) -> Counter[Template]:

@@ -35,10 +35,10 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
         empty: int64 [E], the empty bins, in the order in which they are filled.
 
     Returns:
-        The number of bins of `empty` that were filled. The others stay empty, if no bin has two sequences any more.
+        How many of the `empty` bins were filled: all of them, unless no bin has two sequences any more.
     """
     tokens = np.zeros(len(sizes), np.int64)
-    # (-tokens, bin) of bins with at least two sequences. Empty at first; Numba reads the type from the expression.
+    # Heap of (-tokens, bin), for bins with at least two sequences. Empty at first; Numba needs a type.
     fullest = [(np.int64(0), np.int64(-1)) for _ in range(0)]
     largest = 0
     for b in range(len(sizes)):

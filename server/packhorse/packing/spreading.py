@@ -1,14 +1,14 @@
 """Packers of a histogram that spread sequences, one to each bin in turn: worst-fit and balanced.
 
 Owns the bins that are open meanwhile (`Dealer`), and the loop for packers by other keys (`spread_decreasing`). Leaves
-packers that fill a bin before they go to the next one to `best_fit`, whose header says what every packer takes and
-returns.
+packers that fill a bin before they go to the next one to `best_fit`. That file's header says what every packer takes
+and returns; its `KeyedGroup` and `Key` say what a group and a key are.
 """
 
 import heapq
 from collections import Counter
 
-from packhorse.packing.best_fit import Chain, Key, KeyedGroup, most_room, templates_of
+from packhorse.packing.best_fit import Chain, Key, KeyedGroup, most_room_first, templates_of
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Template
 
@@ -16,8 +16,8 @@ from packhorse.packing.plan import Template
 class Dealer:
     """Open bins to which sequences are dealt one by one, each to the bin with the smallest key.
 
-    Keys put the most room first. So equal bins take one sequence each, one after another, and are handled as one group.
-    A group takes one step for each sequence that its bins get, so the time does not grow with the number of bins.
+    Keys put the most room first. So equal bins take one sequence each, one after another, and are handled as one group:
+    one step deals a sequence to every bin of a group, so the time does not grow with the number of bins.
     """
 
     def __init__(self, limit: int, key: Key) -> None:
@@ -29,7 +29,7 @@ class Dealer:
         self._stamp = 0
 
     def open_bins(self, num_bins: int, capacity: int, length: int = 0, copies: int = 0) -> None:
-        """Opens equal bins of `capacity` tokens, with `copies` sequences of a length in each."""
+        """Opens equal bins of `capacity` tokens, with `copies` sequences of `length` in each."""
         self._stamp += 1
         content = (None, length, copies) if copies else None
         self._put_back(capacity - copies * length, self._num_opened, self._stamp, copies, num_bins, content)
@@ -98,7 +98,7 @@ def spread_decreasing(
 
 def worst_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
     """Packs each sequence, longest first, into the bin with the most room; of equal ones, into the earliest opened."""
-    return spread_decreasing(pairs, capacity, limit, most_room, one_per_new_bin=False)
+    return spread_decreasing(pairs, capacity, limit, most_room_first, one_per_new_bin=False)
 
 
 def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
@@ -126,7 +126,7 @@ def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter
 
 def _spread_over(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template] | None:
     """Spreads all sequences over `num_bins` bins; None if one fits nowhere."""
-    dealer = Dealer(limit, most_room)
+    dealer = Dealer(limit, most_room_first)
     dealer.open_bins(num_bins, capacity)
     if any(dealer.deal(length, count) for length, count in pairs):
         return None

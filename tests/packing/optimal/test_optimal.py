@@ -20,8 +20,8 @@ from tests.packing.exhaustive import fewest_bins, small_problems
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram, registry
 from packhorse.packing.optimal import _budget
 from packhorse.packing.optimal import column_generation as optimal
+from packhorse.packing.optimal._branching import enumerate_bins
 from packhorse.packing.optimal._budget import OutOfTimeError, OutOfWorkError
-from packhorse.packing.optimal._rounding import enumerate_bins
 
 WIKIPEDIA = Path(__file__).parents[2] / "data" / "wikipedia_512_histogram.json"
 

@@ -20,17 +20,18 @@ from packhorse.packing.plan import Template
 _CLASSES_BETWEEN_SWEEPS = 64
 """Classes that are packed between two removals of the bins that nothing fits into any more."""
 
-_FIRST_SIZE = 1024  # groups for which arrays have space at first
+_FIRST_NUM_GROUPS = 1024
+"""Groups for which the arrays have space at first."""
 
 
 def pack_classes(
     sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities: NDArray[np.int64]
 ) -> Counter[Template]:
-    """Packs by best-fit-decreasing. What is compared is a sum over dimensions: Σ size / capacity.
+    """Packs by best-fit-decreasing, which compares sums over all dimensions: Σ size / capacity and Σ room / capacity.
 
-    Items are packed by descending sum. Each goes into the bin that has room for it in every dimension and, of these,
-    the least sum of room left. As in `best_fit` a class fills whole groups of equal bins at once, so the time does not
-    grow with the number of items.
+    Items are packed by descending sum of their sizes. Each goes into the bin with the least sum of room, among those
+    that have room for it in every dimension. As in `best_fit`, a class fills whole groups of equal bins at once, so the
+    time does not grow with the number of items.
 
     Example:
         >>> pack_classes(np.array([[4, 0], [6, 2]]), np.array([2, 2]), np.array([10, 2]))
@@ -46,11 +47,11 @@ def pack_classes(
     """
     shares = (sizes / capacities).sum(axis=1)
     order = np.argsort(-shares, kind="stable")
-    least = np.minimum.accumulate(sizes[order][::-1], axis=0)[::-1]  # [turn]: the smallest sizes from this turn on
+    smallest_to_come = np.minimum.accumulate(sizes[order][::-1], axis=0)[::-1]  # [C, d]: from each turn on
     groups = _Groups(capacities)
     for turn, index in enumerate(order.tolist()):
         if turn % _CLASSES_BETWEEN_SWEEPS == 0:
-            groups.close_below(least[turn])
+            groups.close_below(smallest_to_come[turn])
         count = int(counts[index])
         while count:
             count -= groups.fill(sizes[index], index + 1, count)
@@ -68,9 +69,9 @@ class _Groups:
 
     def __init__(self, capacities: NDArray[np.int64]) -> None:
         self._capacities = capacities
-        self._rooms = np.empty((_FIRST_SIZE, len(capacities)), dtype=np.int64)
-        self._room_sums = np.empty(_FIRST_SIZE)  # Σ room / capacity, which best-fit compares
-        self._num_bins = np.zeros(_FIRST_SIZE, dtype=np.int64)
+        self._rooms = np.empty((_FIRST_NUM_GROUPS, len(capacities)), dtype=np.int64)
+        self._room_sums = np.empty(_FIRST_NUM_GROUPS)  # Σ room / capacity, which best-fit compares
+        self._num_bins = np.zeros(_FIRST_NUM_GROUPS, dtype=np.int64)
         self._contents: list[Chain] = []
         self._closed: list[tuple[int, Chain]] = []
 
@@ -88,29 +89,29 @@ class _Groups:
         used = len(self._contents)
         has_room = (self._rooms[:used] >= size).all(axis=1) & (self._num_bins[:used] > 0)
         fitting = np.flatnonzero(has_room)
-        room, content, num_bins, taken = self._capacities, None, count, None
+        room, content, num_bins, group = self._capacities, None, count, None
         if len(fitting):
-            taken = int(fitting[np.argmin(self._room_sums[fitting])])
-            room, content, num_bins = self._rooms[taken].copy(), self._contents[taken], int(self._num_bins[taken])
+            group = int(fitting[np.argmin(self._room_sums[fitting])])
+            room, content, num_bins = self._rooms[group].copy(), self._contents[group], int(self._num_bins[group])
         copies = min(count, int((room[size > 0] // size[size > 0]).min()))
         num_full = min(num_bins, count // copies)
         self._append(room - copies * size, num_full, (content, number, copies))
         rest = count - num_full * copies if num_full < num_bins else 0
         if rest:
             self._append(room - rest * size, 1, (content, number, rest))
-        if taken is not None:
-            self._num_bins[taken] -= num_full + (rest > 0)
+        if group is not None:
+            self._num_bins[group] -= num_full + (rest > 0)
         return num_full * copies + rest
 
-    def close_below(self, least: NDArray[np.int64]) -> None:
-        """Removes the bins that have no room for `least`, the smallest sizes to come, from the arrays."""
+    def close_below(self, smallest_to_come: NDArray[np.int64]) -> None:
+        """Removes the bins that have no room for the smallest sizes to come, int64 [d], from the arrays."""
         used = len(self._contents)
-        is_open = (self._rooms[:used] >= least).all(axis=1) & (self._num_bins[:used] > 0)
-        self._closed += [(int(self._num_bins[at]), self._contents[at]) for at in np.flatnonzero(~is_open)]
+        is_open = (self._rooms[:used] >= smallest_to_come).all(axis=1) & (self._num_bins[:used] > 0)
+        self._closed += [(int(self._num_bins[group]), self._contents[group]) for group in np.flatnonzero(~is_open)]
         kept = np.flatnonzero(is_open)
         for column in (self._rooms, self._room_sums, self._num_bins):
             column[: len(kept)] = column[kept]
-        self._contents = [self._contents[at] for at in kept]
+        self._contents = [self._contents[group] for group in kept]
 
     def contents(self) -> Iterator[tuple[int, Chain]]:
         """Yields (number of bins, content) of all groups with a bin."""
@@ -119,12 +120,13 @@ class _Groups:
 
     def _append(self, room: NDArray[np.int64], num_bins: int, content: Chain) -> None:
         """Appends a group, and doubles the arrays if they are full."""
-        at = len(self._contents)
-        if at == len(self._room_sums):
+        group = len(self._contents)
+        if group == len(self._room_sums):
             self._rooms = np.concatenate((self._rooms, self._rooms))
             self._room_sums = np.concatenate((self._room_sums, self._room_sums))
             self._num_bins = np.concatenate((self._num_bins, self._num_bins))
-        self._rooms[at], self._room_sums[at], self._num_bins[at] = room, (room / self._capacities).sum(), num_bins
+        self._rooms[group], self._num_bins[group] = room, num_bins
+        self._room_sums[group] = (room / self._capacities).sum()
         self._contents.append(content)
 
 
@@ -142,8 +144,8 @@ def vector_bound(sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities
     """
     bounds = []
     for column, capacity in zip(sizes.T, capacities.tolist(), strict=True):
-        values, which = np.unique(column, return_inverse=True)
-        nums = np.bincount(which, counts).astype(np.int64)
-        pairs = [(size, num) for size, num in zip(values.tolist(), nums.tolist(), strict=True) if size]
+        values, ranks = np.unique(column, return_inverse=True)
+        nums_items = np.bincount(ranks, counts).astype(np.int64)
+        pairs = [(size, num) for size, num in zip(values.tolist(), nums_items.tolist(), strict=True) if size]
         bounds.append(bound_of_pairs(pairs[::-1], capacity, int(counts.sum())))
     return max(bounds)

@@ -17,8 +17,10 @@ MOST_WORK = 1 << 28
 """Most pairs of items that are compared, and most items times packs for which items are placed: about half a second
 each."""
 
-_SORTING = 16  # what sorting costs for each pack, in compared pairs of items
-_CLOSE_BITS = 12  # packs count as even if they differ by less than 1 / 2^12 of the mean cost
+_PAIRS_PER_SORTED_PACK = 16
+"""What sorting the packs by their cost takes for each pack, in compared pairs of items."""
+_EVEN_BITS = 12
+"""Packs count as even if their costs differ by at most 1 / 2^12 of the mean cost."""
 
 
 def even_bins(
@@ -55,10 +57,11 @@ def even_bins(
     packs[indices] = np.repeat(np.arange(num_bins), np.diff(bin_ends, prepend=0))
     if kinds is None:
         packs = even_packs(sizes, costs, capacities, packs, num_bins)  # empty bins take part too
-    for kind in () if kinds is None else np.unique(kinds):
-        members = np.flatnonzero(kinds == kind)
-        bins, own = np.unique(packs[members], return_inverse=True)
-        packs[members] = bins[even_packs(sizes[members], costs[members], capacities, own, len(bins))]
+    else:
+        for kind in np.unique(kinds):
+            members = np.flatnonzero(kinds == kind)
+            bins, bin_ranks = np.unique(packs[members], return_inverse=True)
+            packs[members] = bins[even_packs(sizes[members], costs[members], capacities, bin_ranks, len(bins))]
     order = np.lexsort((-sizes[:, 0], packs))
     return order, np.cumsum(np.bincount(packs, minlength=num_bins))
 
@@ -96,9 +99,9 @@ def even_packs(
     placed = np.empty(len(costs), dtype=np.int64)
     if len(costs) * num_packs > MOST_WORK or not _place(sizes, costs, capacities, num_packs, placed):
         placed = packs[order].copy()
-    _even(sizes, costs, capacities, num_packs, placed, MOST_WORK)
+    _exchange(sizes, costs, capacities, num_packs, placed, MOST_WORK)
     even = np.empty_like(placed)
-    even[order] = placed
+    even[order] = placed  # from the order by cost back to the order given
     return even
 
 
@@ -136,11 +139,11 @@ def _place(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any)
 
 
 @kernel
-def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, work_left: int) -> None:
+def _exchange(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, work_left: int) -> None:
     """Changes `placed`: the most expensive pack exchanges items with the cheapest one that it can, again and again.
 
-    Ends when no exchange brings two packs' costs nearer, or after `work_left` compared pairs. The other arguments are
-    those of `_place`.
+    Ends when no exchange brings two packs' costs nearer, or after `work_left` compared pairs. For the other arguments,
+    see `_place`.
     """
     num_items, num_caps = sizes.shape
     free = np.empty((num_packs, num_caps), np.int64)
@@ -152,7 +155,7 @@ def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, 
         pack_costs[placed[item]] += costs[item]
         for cap in range(num_caps):
             free[placed[item], cap] -= sizes[item, cap]
-    close = (pack_costs.sum() // num_packs) >> _CLOSE_BITS
+    even_gap = (pack_costs.sum() // num_packs) >> _EVEN_BITS
     is_settled = np.zeros(num_packs, np.bool_)  # packs that had no partner when they were looked at
     has_changed = False  # whether an exchange was made since all packs were last looked at
     while work_left > 0:
@@ -166,58 +169,58 @@ def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, 
             is_settled[:] = has_changed = False
             continue
         is_settled[high] = True
-        work_left -= _SORTING * num_packs
+        work_left -= _PAIRS_PER_SORTED_PACK * num_packs
         for low in np.argsort(pack_costs):
             gap = pack_costs[high] - pack_costs[low]
-            if gap <= close or work_left <= 0:
+            if gap <= even_gap or work_left <= 0:
                 break
             given, taken = _partners(sizes, costs, members[high], members[low], free[high], free[low], gap)
             work_left -= len(members[high]) * (len(members[low]) + 1)
             if given < 0:
                 continue
-            a = members[high].pop(given)
-            members[low].append(a)
-            placed[a] = low
-            moved = costs[a]
+            down = members[high].pop(given)
+            members[low].append(down)
+            placed[down] = low
+            moved_cost = costs[down]
             for cap in range(num_caps):
-                free[high, cap] += sizes[a, cap]
-                free[low, cap] -= sizes[a, cap]
+                free[high, cap] += sizes[down, cap]
+                free[low, cap] -= sizes[down, cap]
             if taken >= 0:
-                b = members[low].pop(taken)
-                members[high].append(b)
-                placed[b] = high
-                moved -= costs[b]
+                up = members[low].pop(taken)
+                members[high].append(up)
+                placed[up] = high
+                moved_cost -= costs[up]
                 for cap in range(num_caps):
-                    free[high, cap] -= sizes[b, cap]
-                    free[low, cap] += sizes[b, cap]
-            pack_costs[high] -= moved
-            pack_costs[low] += moved
+                    free[high, cap] -= sizes[up, cap]
+                    free[low, cap] += sizes[up, cap]
+            pack_costs[high] -= moved_cost
+            pack_costs[low] += moved_cost
             is_settled[high] = is_settled[low] = False
             has_changed = True
             break
 
 
 @kernel_part
-def _partners(sizes: Any, costs: Any, of_high: Any, of_low: Any, free_high: Any, free_low: Any, gap: Any) -> Any:
-    """Returns which item of the more expensive pack to exchange for which of the cheaper, as indices in the packs.
+def _partners(sizes: Any, costs: Any, high_items: Any, low_items: Any, free_high: Any, free_low: Any, gap: Any) -> Any:
+    """Returns which item the more expensive pack gives, and which one it takes: their indices in the packs.
 
-    The second index is -1 if the item is given for none. The first is -1 if no exchange that fits narrows the `gap`,
-    the difference of the packs' costs.
+    The second index is -1 if it takes none. The first is -1 if no exchange that fits narrows the `gap`, the difference
+    of the packs' costs.
     """
-    nearest, given, taken = gap, -1, -1
-    for i in range(len(of_high)):
-        a = of_high[i]
-        for j in range(-1, len(of_low)):
-            b = of_low[j] if j >= 0 else -1
-            moved = costs[a] - (costs[b] if j >= 0 else 0)
-            if moved <= 0 or abs(gap - 2 * moved) >= nearest:
+    least_gap, given, taken = gap, -1, -1
+    for i in range(len(high_items)):
+        down = high_items[i]
+        for j in range(-1, len(low_items)):
+            up = low_items[j] if j >= 0 else -1
+            moved_cost = costs[down] - (costs[up] if j >= 0 else 0)
+            if moved_cost <= 0 or abs(gap - 2 * moved_cost) >= least_gap:
                 continue
             fits = True
             for cap in range(sizes.shape[1]):
-                grows = sizes[a, cap] - (sizes[b, cap] if j >= 0 else 0)
-                fits &= -free_high[cap] <= grows and grows <= free_low[cap]
+                moved_size = sizes[down, cap] - (sizes[up, cap] if j >= 0 else 0)
+                fits &= -free_high[cap] <= moved_size and moved_size <= free_low[cap]
             if fits:
-                nearest, given, taken = abs(gap - 2 * moved), i, j
+                least_gap, given, taken = abs(gap - 2 * moved_cost), i, j
     return given, taken
 
 

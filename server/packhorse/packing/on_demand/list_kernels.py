@@ -15,23 +15,24 @@ from packhorse.compiling import kernel
 
 
 @kernel
-def count_values(values: NDArray[np.int64], num: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts values, int64 [S], each in [0, num), by counting.
+def count_values(values: NDArray[np.int64], num_values: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sorts values, int64 [S], each in [0, num_values), by counting.
 
     Returns:
-        How many values are at most each number, int64 [num], and all indices ascending by (value, index), int64 [S].
+        For each number, how many values do not exceed it, int64 [num_values]; and all indices, ascending by (value,
+        index), int64 [S].
     """
-    ends = np.zeros(num + 1, np.int64)
+    ends = np.zeros(num_values + 1, np.int64)
     for value in values:
         ends[value + 1] += 1
-    for value in range(num):
+    for value in range(num_values):
         ends[value + 1] += ends[value]
     order = np.empty(len(values), np.int64)
     # ends[v] is where v begins here. Writing moves it, so that it is where v ends afterwards.
     for i in range(len(values)):
         order[ends[values[i]]] = i
         ends[values[i]] += 1
-    return ends[:num], order
+    return ends[:num_values], order
 
 
 @kernel
@@ -52,7 +53,7 @@ def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin
         The number of bins.
     """
     tree = np.full(2 * num_leaves, capacity, dtype=np.int64)
-    sizes = np.zeros(num_leaves, dtype=np.int64)
+    sizes = np.zeros(num_leaves, dtype=np.int64)  # sequences in each bin
     num_bins = 0
     for i in range(len(lengths)):
         length = lengths[i]
@@ -68,10 +69,10 @@ def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin
         tree[node] = 0 if sizes[b] == limit else tree[node] - length
         node >>= 1
         while node:
-            most = max(tree[2 * node], tree[2 * node + 1])
-            if tree[node] == most:
+            most_room = max(tree[2 * node], tree[2 * node + 1])
+            if tree[node] == most_room:
                 break
-            tree[node] = most
+            tree[node] = most_room
             node >>= 1
     return num_bins
 
@@ -92,25 +93,25 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
     # A binary heap of the bins below their limit, least used first. An entry has the used tokens above bit 32, and the
     # bin's number below.
     heap = np.empty(64, dtype=np.int64)
-    sizes = np.zeros(64, dtype=np.int64)
-    in_heap = 0
+    sizes = np.zeros(64, dtype=np.int64)  # sequences in each bin
+    heap_size = 0
     num_bins = 0
     for i in range(len(lengths)):
         length = lengths[i]
-        if in_heap and capacity - (heap[0] >> 32) >= length:
+        if heap_size and capacity - (heap[0] >> 32) >= length:
             entry = heap[0] + (length << 32)
             b = heap[0] & 0xFFFFFFFF
             sizes[b] += 1
             bin_out[i] = b
             if sizes[b] == limit:
-                in_heap -= 1
-                entry = heap[in_heap]
+                heap_size -= 1
+                entry = heap[heap_size]
             hole = 0
             while True:
                 child = 2 * hole + 1
-                if child >= in_heap:
+                if child >= heap_size:
                     break
-                if child + 1 < in_heap and heap[child + 1] < heap[child]:
+                if child + 1 < heap_size and heap[child + 1] < heap[child]:
                     child += 1
                 if heap[child] >= entry:
                     break
@@ -128,8 +129,8 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
         if limit == 1:
             continue
         entry = (length << 32) + b
-        hole = in_heap
-        in_heap += 1
+        hole = heap_size
+        heap_size += 1
         while hole and heap[(hole - 1) >> 1] > entry:
             heap[hole] = heap[(hole - 1) >> 1]
             hole = (hole - 1) >> 1
@@ -205,9 +206,8 @@ def draw_templates(
         indices_out: int64 [S], receives the indices bin after bin.
         ends_out: int64 [N], receives each bin's exclusive end in `indices_out`.
     """
-    # The next index in `order` of each length, and the row of `distinct` for each length in `flat`.
-    cursors = np.cumsum(counts) - counts
-    slots = np.searchsorted(distinct, flat)
+    cursors = np.cumsum(counts) - counts  # [D], the place in `order` of each length's next sequence
+    slots = np.searchsorted(distinct, flat)  # for each length in `flat`, its index in `distinct`
     at = 0
     b = 0
     first = 0

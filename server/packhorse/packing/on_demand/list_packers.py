@@ -4,25 +4,12 @@ Owns packing in a given order, and bins as lists. Leaves the choice of the order
 the compiled loops to `list_kernels`, and packers of a histogram to `packhorse.packing.best_fit`.
 """
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Switches the cyclic garbage collector off for a block that makes a million lists, which slow down collections."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
+from packhorse.packing.on_demand._collector import collector_paused
 
 ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], int]]
 """A function of (lengths in their order: int64 [S], capacity in tokens, most sequences in a bin). It returns each
@@ -33,11 +20,12 @@ def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[ND
     """Puts each sequence into the bin opened earliest that has room, in O(S log bins)."""
     from packhorse.packing.on_demand.list_kernels import first_fit_bins
 
-    # Bins that are not at their limit of sequences are more than half full on average: what a later one holds did not
-    # fit into an earlier one. The tree of `first_fit_bins` needs this bound on the number of bins, as a power of 2.
+    # The tree of `first_fit_bins` needs a bound on the number of bins. Bins below their limit of sequences are more
+    # than half full on average, because what a later one holds did not fit into an earlier one.
     most_bins = min(len(lengths), 2 * int(lengths.sum()) // capacity + len(lengths) // limit + 2)
+    num_leaves = 1 << max(most_bins - 1, 0).bit_length()  # the next power of 2
     bin_of = np.empty(len(lengths), dtype=np.int64)
-    return bin_of, first_fit_bins(lengths, capacity, limit, 1 << max(most_bins - 1, 0).bit_length(), bin_of)
+    return bin_of, first_fit_bins(lengths, capacity, limit, num_leaves, bin_of)
 
 
 def worst_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:

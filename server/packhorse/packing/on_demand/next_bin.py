@@ -1,7 +1,7 @@
 """The items of the bin that leaves next, chosen among those that online packing holds.
 
 Owns the choice by tokens and under several budgets. Leaves filling a bin to the last token to `optimal/subset_sum`, and
-which items are held, and which one the bin has to have, to `online`.
+which items are held and which item the bin has to have to `online`.
 
 Shape letters: n items held, d budgets.
 """
@@ -49,7 +49,7 @@ def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: 
 
 @kernel
 def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int) -> NDArray[np.int64]:
-    """Chooses the items of the next bin by tokens: for each length as the longest, the fullest bin; the best of these.
+    """Chooses the items of the next bin by tokens: tries each length as the bin's longest, and takes the fullest bin.
 
     Args:
         sizes: rooms of the items, in units: int64 [n], descending, each in [1, capacity].
@@ -76,14 +76,14 @@ def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int
         if total > best_total:
             best_total = total
             best = np.empty(len(beside) + 1, np.int64)
-            at, is_in = 0, False
-            # `beside` descends, and its indices do not count `first`. `best` ascends, and `first` goes to its place.
+            at, has_first = 0, False
+            # `beside` descends, and its indices do not count `first`. `best` ascends, and has `first` at its place.
             for k in range(len(beside) - 1, -1, -1):
                 index = beside[k] + (beside[k] >= first)
-                if index > first and not is_in:
-                    best[at], at, is_in = first, at + 1, True
+                if index > first and not has_first:
+                    best[at], at, has_first = first, at + 1, True
                 best[at], at = index, at + 1
-            if not is_in:
+            if not has_first:
                 best[at] = first
         if forced >= 0 or total == capacity:
             break
@@ -91,7 +91,7 @@ def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int
         while first < len(sizes) and sizes[first] == length:
             first += 1
         tries += 1
-        work += len(others) * ((capacity - length >> 6) + 1)
+        work += len(others) * ((capacity - length >> 6) + 1)  # words of the bitset in `fullest_subset`
     return best
 
 

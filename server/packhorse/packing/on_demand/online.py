@@ -1,7 +1,8 @@
 """Online packing: sequences arrive one by one or in groups, and full bins leave.
 
-Owns the look-ahead, a bounded number of sequences that are held back, and when a bin leaves it. Leaves choosing the
-items of this bin to `next_bin`, and packing all that is held, at a flush, to `best_fit` and `on_demand/sequences`.
+Owns the look-ahead, a bounded number of sequences that are held back, and when a bin leaves it. Leaves what items and
+bins are to `online_items`, choosing the items of the bin that leaves to `next_bin`, and packing all that is held, at a
+flush, to `best_fit` and `on_demand/sequences`.
 
 An item is a sequence, or a group of sequences that share a bin. In reinforcement learning a sequence has the version of
 the policy that wrote it, and `evict` drops those that are too old.
@@ -12,7 +13,6 @@ Shape letters: n items held, d budgets.
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.counts import MAX_SEQ_LEN
 from packhorse.packing.on_demand.next_bin import filled_bin, fullest_bin
+from packhorse.packing.on_demand.online_items import OnlineBin, OnlineItem
 from packhorse.packing.on_demand.sequences import pack_sizes
 from packhorse.packing.plan import canonical_templates
 from packhorse.parameters import parameter
@@ -35,21 +36,6 @@ PATIENCE_LOOKAHEADS = 2
 forced out before the long ones that need them arrive; with more, long ones that nothing fits fill the look-ahead."""
 
 
-class OnlineItem(NamedTuple):
-    """Sequences that share a bin: one, or a group."""
-
-    ids: tuple[int, ...]
-    """Ids of the sequences, in the order in which they came."""
-    lengths: tuple[int, ...]
-    """Lengths of the sequences, in tokens, as they were given."""
-    sizes: tuple[int, ...]
-    """What the item takes of each of the packer's `capacities`; the first is its room in tokens."""
-    amounts: tuple[tuple[int, ...], ...] = ()
-    """What each sequence takes of each of the packer's `caps`; empty without caps."""
-    versions: tuple[int, ...] = ()
-    """Version of the policy that wrote each sequence; empty if none was given."""
-
-
 class _Held(NamedTuple):
     """An item that is held back."""
 
@@ -58,30 +44,12 @@ class _Held(NamedTuple):
     """Bins that had left before it came."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnlineBin:
-    """One finished bin."""
-
-    items: list[OnlineItem]
-    """Items of the bin, by descending room."""
-
-    @property
-    def ids(self) -> list[int]:
-        """Ids of the bin's sequences, item after item."""
-        return [number for item in self.items for number in item.ids]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Lengths of these sequences, in tokens."""
-        return [length for item in self.items for length in item.lengths]
-
-
 class OnlinePacker:
     """Packs sequences as they arrive, holding back at most `lookahead_sequences` of them.
 
-    When one more is held, a bin leaves: the longest sequence that others, of all that are held, fill up exactly (a
-    subset sum). Long ones are tried before short ones, because short ones can fill later gaps. If no bin of the longest
-    ones is exactly full, the fullest leaves.
+    When one more is held, a bin leaves: the longest sequence with which others make an exactly full bin (a subset sum).
+    Long ones are tried before short ones, because short ones can fill later gaps. If no bin is exactly full, the
+    fullest that was found leaves.
 
     A sequence is overdue after PATIENCE_LOOKAHEADS · lookahead_sequences bins have left, and the next bin always has
     the oldest overdue one. At most lookahead_sequences are older than a sequence, so each is in one of the
@@ -205,12 +173,12 @@ class OnlinePacker:
             raise ValueError(f"its sequences are of versions {sorted(set(versions))}, and a bin has one: give them one")
         together = [sum(column) for column in zip(*amounts, strict=True)] if amounts else []
         self._check_amounts(together)
-        of_limit = [1] if self._is_limited else []
+        count_of_limit = [1] if self._is_limited else []  # see `capacities`
         return OnlineItem(
             ids=tuple(map(int, ids)),
             lengths=tuple(map(int, lengths)),
-            sizes=(room, *map(int, together), *of_limit),
-            amounts=tuple(tuple(map(int, taken)) for taken in amounts),
+            sizes=(room, *map(int, together), *count_of_limit),
+            amounts=tuple(tuple(map(int, of_sequence)) for of_sequence in amounts),
             versions=tuple(map(int, versions)),
         )
 
@@ -263,7 +231,7 @@ class OnlinePacker:
     def flush(self) -> list[OnlineBin]:
         """Packs all sequences that are held, by best-fit-decreasing; more may be added afterwards."""
         take_all = self._take_all_under_caps if self._caps else self._take_all_by_tokens
-        return [one for version in sorted(self._by_version) for one in take_all(version)]
+        return [bin_ for version in sorted(self._by_version) for bin_ in take_all(version)]
 
     def _take_all_by_tokens(self, version: int) -> list[OnlineBin]:
         """Removes all items of a version, packed; items of equal room go into bins in the order in which they came."""
@@ -283,7 +251,7 @@ class OnlinePacker:
         """Removes all items of a version, packed under several budgets."""
         arrivals = sorted(arrival for _, arrival in self._by_version.pop(version))
         bins = pack_sizes(*self._sizes(arrivals)).bins()
-        return [self._take_arrivals(arrivals[index] for index in one) for one in bins]
+        return [self._take_arrivals(arrivals[index] for index in indices) for indices in bins]
 
     def evict(self, oldest: int, *, whole_groups: bool) -> list[int]:
         """Drops sequences whose version is older than allowed.
@@ -314,7 +282,7 @@ class OnlinePacker:
     def without_stale(
         self, item: OnlineItem, oldest: int, *, whole_groups: bool
     ) -> tuple[OnlineItem | None, list[int]]:
-        """Returns an item without its sequences that `evict` drops, None if all are, and the ids of these."""
+        """Returns an item without the sequences that `evict` drops (None if it drops all), and the ids of these."""
         stale = [at for at, version in enumerate(item.versions) if version < oldest]
         if stale and whole_groups:
             stale = list(range(len(item.ids)))
@@ -336,7 +304,7 @@ class OnlinePacker:
         return item.versions[0] if self._separate_versions else 0
 
     def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the sizes of the items of some arrivals, and a bin's capacities: int64 [n, d] and [d]."""
+        """Returns the sizes of the items with some arrival numbers, and a bin's capacities: int64 [n, d] and [d]."""
         return np.array([self._held[arrival].item.sizes for arrival in arrivals], dtype=np.int64), self.capacities
 
     @property
@@ -364,17 +332,17 @@ class OnlinePacker:
         arrival = next((arrival for arrival, version in versions if version <= up_to), None)
         return None if arrival is None else self._take_next_bin(arrival)
 
-    def _take_next_bin(self, wanted: int | None = None) -> OnlineBin:
-        """Removes the next bin from the look-ahead; it has the item of the arrival `wanted`, if one is given."""
-        version = min(self._by_version) if wanted is None else self._version_of(self._held[wanted].item)
+    def _take_next_bin(self, wanted_arrival: int | None = None) -> OnlineBin:
+        """Removes the next bin from the look-ahead; it has the item with number `wanted_arrival`, if one is given."""
+        version = min(self._by_version) if wanted_arrival is None else self._version_of(self._held[wanted_arrival].item)
         by_room = self._by_version[version]
         rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
-        arrival = wanted
+        arrival = wanted_arrival
         if arrival is None:
             arrival = next(iter(self._held)) if len(self._by_version) == 1 else min(arrival for _, arrival in by_room)
         item, num_left_before = self._held[arrival]
-        overdue = self._num_left - num_left_before >= PATIENCE_LOOKAHEADS * self._lookahead
-        is_forced = overdue or wanted is not None
+        is_overdue = self._num_left - num_left_before >= PATIENCE_LOOKAHEADS * self._lookahead
+        is_forced = is_overdue or wanted_arrival is not None
         forced = bisect_left(by_room, (-_room(item), arrival)) if is_forced else -1
         if self._caps:
             return self._take_chosen(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
@@ -397,7 +365,7 @@ class OnlinePacker:
         return self._take_arrivals(arrivals)
 
     def _take_arrivals(self, arrivals: Iterable[int]) -> OnlineBin:
-        """Removes the items of some arrivals from `_held`, and returns their bin; `_by_version` has them no longer."""
+        """Removes the items with some arrival numbers from `_held` only, and returns their bin."""
         items = [self._held.pop(arrival).item for arrival in arrivals]
         self._num_held -= sum(len(item.ids) for item in items)
         return OnlineBin(items)

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.budgets.size_classes import SizeClasses, distinct_rows
+from packhorse.packing.budgets.distinct_rows import distinct_rows
+from packhorse.packing.budgets.size_classes import SizeClasses
 from packhorse.packing.budgets.vectors import pack_classes
 from packhorse.packing.lengths import checked_lengths, sorted_by_value
-from packhorse.packing.on_demand.list_packers import collector_paused, first_fit, in_bins, next_fit, split_bins
+from packhorse.packing.on_demand._collector import collector_paused
+from packhorse.packing.on_demand.list_packers import first_fit, in_bins, next_fit, split_bins
 from packhorse.packing.plan import Template, canonical_templates
 from packhorse.packing.registry import (
     DEFAULT_TIME_LIMIT_SECONDS,
-    LIST_ONLY,
+    check_algorithm,
     check_time_limit,
-    checked_algorithm,
     packer,
 )
 from packhorse.packing.rooms import checked_rule, rooms_of_lengths
@@ -110,16 +111,15 @@ def pack_sequences(
         limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
     if seed is not None:
         seed = checked_integer("seed", seed, 0, 2**64 - 1)
-    checked_algorithm(algorithm, list_only=True)
+    check_algorithm(algorithm, list_only=True)
     check_time_limit(time_limit_seconds)
     rooms = rooms_of_lengths(checked_lengths(lengths, rule.longest_length), rule)
-    if algorithm in LIST_ONLY:
-        if algorithm == "next-fit":
-            indices, ends = in_bins(next_fit, rooms, np.arange(len(rooms)), capacity, limit)
-        else:
-            order = np.random.default_rng(seed).permutation(len(rooms))
-            indices, ends = in_bins(first_fit, rooms, order, capacity, limit)
-        name = algorithm
+    name = algorithm
+    if algorithm == "next-fit":
+        indices, ends = in_bins(next_fit, rooms, np.arange(len(rooms)), capacity, limit)
+    elif algorithm == "random-order":
+        order = np.random.default_rng(seed).permutation(len(rooms))
+        indices, ends = in_bins(first_fit, rooms, order, capacity, limit)
     else:
         distinct, counts, order = sorted_by_value(rooms)
         pairs = list(zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True))
@@ -150,13 +150,13 @@ def pack_sizes(sizes: NDArray[np.int64], capacities: NDArray[np.int64], *, seed:
         capacities: a bin's capacity in each dimension: int64 [d].
         seed: as in `pack_sequences`; shuffles items of the same sizes.
     """
-    first, which = distinct_rows(sizes)
-    classes = SizeClasses.of(sizes[first], np.bincount(which), capacities, items_per_class=1)
-    numbers = classes.numbers_of(sizes)
-    distinct = np.arange(1, len(classes.sizes) + 1)
-    counts = np.bincount(numbers, minlength=len(distinct) + 1)[1:]
+    first, ranks = distinct_rows(sizes)
+    classes = SizeClasses.of(sizes[first], np.bincount(ranks), capacities, items_per_class=1)
+    class_of = classes.numbers_of(sizes)  # counted from 1
+    class_numbers = np.arange(1, len(classes.sizes) + 1)
+    counts = np.bincount(class_of, minlength=len(class_numbers) + 1)[1:]
     templates = pack_classes(classes.sizes, counts, capacities)
-    indices, ends = _drawn(templates, distinct, counts, np.argsort(numbers, kind="stable"), seed)
+    indices, ends = _drawn(templates, class_numbers, counts, np.argsort(class_of, kind="stable"), seed)
     return PackedSequences(
         indices=indices,
         bin_ends=ends,
@@ -178,10 +178,10 @@ def _drawn(
 
     Args:
         templates: template → multiplicity.
-        distinct: the distinct lengths, ascending: int64 [D].
-        counts: number of sequences of each length: int64 [D].
-        order: indices of the sequences, by ascending length: int64 [S]; shuffled in place if there is a seed.
-        seed: shuffles the sequences of equal length; None keeps their order.
+        distinct: the distinct lengths, or class numbers, ascending: int64 [D].
+        counts: number of sequences of each: int64 [D].
+        order: indices of the sequences, by ascending length or class: int64 [S]; shuffled in place if there is a seed.
+        seed: shuffles the sequences of one length or class; None keeps their order.
 
     Returns:
         The indices bin after bin, int64 [S], and the bins' exclusive ends, int64 [N].

@@ -1,72 +1,18 @@
 """The master problem: a linear program, solved by HiGHS, for how often to use each of the bins known so far.
 
-Owns its columns (the known bins), its rows (the lengths), and the solver, which continues from its last solution.
-Leaves finding bins that are worth adding to `_pricing`, and making whole numbers of its fractions to `_rounding`.
+Owns its columns (the known bins), its rows (the lengths), and solving it again from the last solution. Leaves how HiGHS
+is told of them to `_solver`, finding bins that are worth adding to `_pricing`, and making whole numbers of its
+fractions to `_rounding`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import highspy
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
-
-Repeat = tuple[int, int]
-"""A length in a bin: (its index among the descending lengths, number of copies)."""
-Column = tuple[Repeat, ...]
-"""A bin: its lengths, by ascending index."""
-
-
-class Solver(highspy.Highs):
-    """A HiGHS solver of master problems that never writes to stdout.
-
-    From 1.16 on, HiGHS prints its name and licence when callbacks are enabled, which its constructor does before an
-    option can be set. A command's stdout holds results only.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.setOptionValue("output_flag", False)  # releases before 1.16 may not call `enableCallbacks`
-
-    def enableCallbacks(self) -> None:  # noqa: N802, as HiGHS spells it
-        """Turns output off before HiGHS can print; its constructor calls this."""
-        self.setOptionValue("output_flag", False)
-        super().enableCallbacks()  # type: ignore[no-untyped-call]
-
-    def set_options(self, options: Mapping[str, bool | int | float | str]) -> None:
-        """Sets several options of HiGHS, by their names."""
-        for name, value in options.items():
-            self.setOptionValue(name, value)
-
-    def add_demands(self, demands: NDArray[np.float64]) -> None:
-        """Adds a row for each length: the columns hold it at least as often as demanded, float64 [n]."""
-        num_rows, none = len(demands), np.zeros(0)
-        self.addRows(
-            num_rows,
-            demands,
-            np.full(num_rows, highspy.kHighsInf),
-            0,
-            np.zeros(num_rows, dtype=np.int32),
-            none.astype(np.int32),
-            none,
-        )
-
-    def add_columns(self, columns: Sequence[Column]) -> None:
-        """Adds bins, at least one, each of which costs 1 and may be used any number of times."""
-        sizes = np.array([len(column) for column in columns])
-        repeats = np.array([repeat for column in columns for repeat in column])  # [repeats, 2]
-        self.addCols(
-            len(columns),
-            np.ones(len(columns)),
-            np.zeros(len(columns)),
-            np.full(len(columns), highspy.kHighsInf),
-            len(repeats),
-            np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int32),
-            repeats[:, 0].astype(np.int32),
-            repeats[:, 1].astype(np.float64),
-        )
-
+from packhorse.packing.optimal._solver import Column, Solver
 
 _STEPS_PER_ROW = 50
 """Steps of the budget that an iteration of the simplex method costs for each row."""
@@ -104,7 +50,7 @@ class Master:
             {
                 "threads": 1,
                 "presolve": "off",
-                "simplex_scale_strategy": 0,  # coefficients are small integers; scaling them took half as long again
+                "simplex_scale_strategy": 0,  # off: coefficients are small integers; scaling took half as long again
                 "solver": "simplex",
                 "random_seed": 0,
             }
@@ -140,11 +86,11 @@ class Master:
             OutOfTimeError: its deadline passed, or the solver gave up.
         """
         strategy = _DUAL_SIMPLEX if self._has_new_demand else _PRIMAL_SIMPLEX
-        cost = _STEPS_PER_ROW * self._num_rows
-        budget.spend(cost)
-        most = (budget.left - budget.reserved) // cost
+        steps = _STEPS_PER_ROW * self._num_rows  # of one iteration
+        budget.spend(steps)
+        most_iterations = (budget.left - budget.reserved) // steps
         self._solver.setOptionValue("simplex_strategy", strategy)
-        self._solver.setOptionValue("simplex_iteration_limit", min(most, _MOST_ITERATIONS))
+        self._solver.setOptionValue("simplex_iteration_limit", min(most_iterations, _MOST_ITERATIONS))
         self._solver.setOptionValue("time_limit", self._solver.getRunTime() + budget.seconds_left())
         self._solver.run()
         status = self._solver.getModelStatus()
@@ -153,7 +99,7 @@ class Master:
         if status != highspy.HighsModelStatus.kOptimal:
             raise OutOfTimeError
         self._has_new_demand = False
-        budget.spend(cost * max(self._solver.getInfo().simplex_iteration_count, 0))
+        budget.spend(steps * max(self._solver.getInfo().simplex_iteration_count, 0))
         self.uses = np.array(self._solver.getSolution().col_value).tolist()
 
     @property

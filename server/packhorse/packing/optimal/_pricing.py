@@ -14,20 +14,24 @@ from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
 from packhorse.packing.optimal._budget import Budget
-from packhorse.packing.optimal._master import Column
+from packhorse.packing.optimal._solver import Column
 
-_STEPS_PER_CALL = 50_000_000
-"""Additions between two charges of the budget: about 25 ms."""
+_ADDITIONS_PER_CALL = 50_000_000
+"""Additions, of half a step each, between two charges of the budget: about 25 ms."""
+
+
+_ANY_NUMBER = 0
+"""In place of a number of sequences: any number."""
 
 
 class _Table(NamedTuple):
-    """The greatest worth of sequences of c tokens together, for c up to C minus the shortest length.
+    """The greatest worth of sequences of at most c tokens together, for c up to C minus the shortest length.
 
-    A bin has one more sequence, so no more tokens are left for the others.
+    These are the sequences of a bin without one of them, so no larger c is needed.
     """
 
-    most: int
-    """The most sequences; 0 for any number."""
+    most_sequences: int
+    """The most sequences; `_ANY_NUMBER` for no limit."""
     worth: NDArray[np.int64]
     """Worth by c: int64 [C - min(lengths) + 1]."""
 
@@ -66,20 +70,20 @@ class Pricing:
 
     def _read(self, level: int, rest: int, content: list[int]) -> None:
         """Appends to `content` the indices of the lengths that make up the entry at `rest` of table `level`."""
-        most, worth = self.tables[level]
-        if most == 0:
+        most_sequences, worth = self.tables[level]
+        if most_sequences == _ANY_NUMBER:
             content.extend(_read_unlimited(worth, self.lengths, self.prices, rest).tolist())
         elif worth[rest]:
-            if most == 1:
+            if most_sequences == 1:
                 content.append(int(np.flatnonzero((self.lengths <= rest) & (self.prices == worth[rest]))[0]))
                 return
             # The table joins the one before with itself, or with the first, for one sequence: see `_limited`.
             before = self.tables[level - 1]
-            other = level - 1 if most == 2 * before.most else 0
-            sums = before.worth[: rest + 1] + self.tables[other].worth[rest::-1]
+            other_level = level - 1 if most_sequences == 2 * before.most_sequences else 0
+            sums = before.worth[: rest + 1] + self.tables[other_level].worth[rest::-1]
             split = int(np.flatnonzero(sums == worth[rest])[0])
             self._read(level - 1, split, content)
-            self._read(other, rest - split, content)
+            self._read(other_level, rest - split, content)
 
 
 def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, limit: int, budget: Budget) -> Pricing:
@@ -99,11 +103,11 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
         OutOfWorkError: the budget is spent.
         OutOfTimeError: its deadline passed.
     """
-    limit = min(limit, capacity // int(lengths[-1]))
-    if limit == 1:
+    most_that_fit = capacity // int(lengths[-1])
+    if min(limit, most_that_fit) == 1:
         return Pricing(lengths=lengths, prices=prices, capacity=capacity, tables=[], worth_with=prices.copy())
-    if limit == capacity // int(lengths[-1]):
-        tables = [_Table(0, _unlimited(lengths, prices, capacity, budget))]
+    if limit >= most_that_fit:
+        tables = [_Table(_ANY_NUMBER, _unlimited(lengths, prices, capacity, budget))]
     else:
         tables = _limited(lengths, prices, capacity, limit - 1, budget)
     return Pricing(
@@ -118,9 +122,9 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
 def _unlimited(
     lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, budget: Budget
 ) -> NDArray[np.int64]:
-    """Returns the table for any number of sequences."""
+    """Returns the worths of the table for any number of sequences."""
     table = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
-    chunk = max(1, _STEPS_PER_CALL // len(table))
+    chunk = max(1, _ADDITIONS_PER_CALL // len(table))
     priced = np.flatnonzero((prices > 0) & (lengths < len(table)))
     for start in range(0, len(priced), chunk):
         part = priced[start : start + chunk]
@@ -130,15 +134,15 @@ def _unlimited(
 
 
 def _limited(
-    lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most: int, budget: Budget
+    lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most_sequences: int, budget: Budget
 ) -> list[_Table]:
-    """Returns the tables that lead from 1 to `most` sequences: each bit of `most` doubles, and a bit of 1 adds one."""
+    """Returns the tables that lead from 1 to `most_sequences`: each of its bits doubles, and a bit of 1 adds one."""
     single = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
     fitting = lengths < len(single)
     single[lengths[fitting]] = prices[fitting]
     np.maximum.accumulate(single, out=single)
     tables = [_Table(1, single)]
-    for bit in f"{most:b}"[1:]:
+    for bit in f"{most_sequences:b}"[1:]:
         reached, worth = tables[-1]
         doubled = _joined(worth, worth, budget)
         tables.append(_Table(2 * reached, doubled))
@@ -150,18 +154,18 @@ def _limited(
 def _joined(left: NDArray[np.int64], right: NDArray[np.int64], budget: Budget) -> NDArray[np.int64]:
     """Returns, for each c, the greatest left[c - j] + right[j] over j; both tables begin with 0 and never decrease."""
     table = np.maximum(left, right)
-    steps = np.flatnonzero(right[1:] > right[:-1]) + 1  # between these, a larger j only takes from `left`
-    chunk = max(1, _STEPS_PER_CALL // len(table))
-    for start in range(0, len(steps), chunk):
-        part = steps[start : start + chunk]
+    rises = np.flatnonzero(right[1:] > right[:-1]) + 1  # between these, a larger j only takes from `left`
+    chunk = max(1, _ADDITIONS_PER_CALL // len(table))
+    for start in range(0, len(rises), chunk):
+        part = rises[start : start + chunk]
         budget.spend(int((len(table) - part).sum()) // 2)
-        _join_steps(table, left, right, part)
+        _join_rises(table, left, right, part)
     return table
 
 
 @kernel
 def _add_lengths(table: NDArray[np.int64], lengths: NDArray[np.int64], prices: NDArray[np.int64]) -> None:
-    """Updates a table by lengths of which each may be used any number of times.
+    """Raises the worths of a table by sequences of some lengths, any number of each.
 
     Each block of `length` entries reads the block before it. So reads and writes of a loop never overlap, and the
     compiler can use SIMD.
@@ -178,11 +182,11 @@ def _add_lengths(table: NDArray[np.int64], lengths: NDArray[np.int64], prices: N
 
 
 @kernel
-def _join_steps(
-    table: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64], steps: NDArray[np.int64]
+def _join_rises(
+    table: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64], rises: NDArray[np.int64]
 ) -> None:
-    """Raises table[c] to left[c - j] + right[j], if that is more, for every j of `steps`."""
-    for j in steps:
+    """Raises table[c] to left[c - j] + right[j], if that is more, for every j of `rises`."""
+    for j in rises:
         worth = right[j]
         written = table[j:]
         for k in range(len(written)):

@@ -4,9 +4,10 @@ The master problem says how often to use each known bin, and gives every length 
 worth more than they cost, and these become known too. When there are none, the prices prove a bound, and the solution
 is rounded to whole bins.
 
-Owns this loop, what it proves, when it stops, and the order of all searches (`improve`). Leaves their steps to
-`_master`, `_pricing`, `_rounding` and `repacking`, the coarse problems that come first to `_coarse`, and checking
-proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it runs it.
+Owns this loop, when it stops, and the order of all searches (`improve`). Leaves the best plan and bound so far to
+`_search`, the steps to `_master`, `_pricing`, `_rounding`, `_branching` and `repacking`, the coarse problems that come
+first to `_coarse`, and checking proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it runs
+it.
 
 Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutting-stock problem", Operations Research
 9 (1961) and 11 (1963).
@@ -15,20 +16,23 @@ Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutt
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from math import ceil, gcd, inf
+from math import ceil, inf
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.first_plan import NEAR_GAP, first_plan
+from packhorse.packing.first_plan import first_plan
+from packhorse.packing.optimal._branching import enumerate_bins, solve_whole
 from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._coarse import LengthClass, coarse_classes, refined, refined_prices, rounded
-from packhorse.packing.optimal._master import Column, Master
+from packhorse.packing.optimal._master import Master
 from packhorse.packing.optimal._pricing import Pricing, price
-from packhorse.packing.optimal._rounding import Packed, dive, enumerate_bins, round_down, solve_whole
-from packhorse.packing.optimal.repacking import MOST_SEQUENCES, Repacking
-from packhorse.packing.plan import DualCertificate, PackerResult, Template
+from packhorse.packing.optimal._rounding import Packed, dive, round_down
+from packhorse.packing.optimal._search import Search
+from packhorse.packing.optimal._solver import Column
+from packhorse.packing.optimal.repacking import MOST_SEQUENCES
+from packhorse.packing.plan import DualCertificate, PackerResult
 
 _COLUMNS_PER_ROUND = 60
 """Bins added in a round: for each of so many lengths, the best bin that holds it. Twice as many were slower."""
@@ -39,18 +43,19 @@ _ERROR_SHARE, _ERROR_BINS = 1e-12, 1e-6
 _PRICE_BITS, _WORTH_BITS = 40, 61
 """Most bits of an integer price, and of a bin's worth, which must fit into int64."""
 _GAIN_DIVISOR = 10**9
-"""A bin is added if its worth exceeds its cost by more than the cost divided by this."""
-_MOST_SECONDS = 1e9  # of a time limit, which may be infinite
+"""A bin is added only if its worth exceeds its cost by more than the cost divided by this."""
+_MOST_SECONDS = 1e9
+"""Longest time limit; a longer or infinite one counts as this."""
 _LARGEST_CAPACITY = 2**24
-"""Largest capacity in units (see `_Search`) for which pricing's tables fit into memory."""
+"""Largest capacity in units (see `Search`) for which pricing's tables fit into memory."""
 _STEPS = 40 * 10**9
 """Steps of the budget of a search: about half a minute of one core."""
 _NUMBERS_OF_CLASSES = (128, 512)
 """Numbers of classes in the coarse problems, which take a few tenths of a second and a few seconds."""
-_FAR_GAP = 5e-3
+_GAP_FOR_COARSE = 5e-3
 """Gap of a plan, as a share of the bound, above which coarse problems come first."""
-_NEAR_GAP = 1e-3
-"""Gap up to which a finer coarse problem is left out."""
+_GAP_FOR_FINER = 1e-3
+"""Gap above which a coarse problem with more classes follows."""
 _SHARE_FOR_COARSE = 0.15
 """Share of the remaining budget for each search in a coarse problem."""
 _SHARE_FOR_ROUNDING = 0.15
@@ -63,90 +68,6 @@ _STEPS_FOR_LAST_BINS = 16 * 10**9
 _LARGEST_WHOLE_COUNT = 10**6
 """Largest count for which branch and bound gets the whole problem. For larger ones the tolerances of HiGHS come near
 one sequence, so it only gets what rounding down leaves."""
-
-
-class _Search:
-    """A problem, and the best plan and best bound found so far, which remain when the budget is spent.
-
-    Most steps work in units, the common divisor of the lengths, so that tables are small. `pairs`, `max_seq_len` and
-    `best` are in tokens.
-    """
-
-    def __init__(self, pairs: list[tuple[int, int]], max_seq_len: int, limit: int, start: PackerResult) -> None:
-        self.pairs = pairs
-        self.counts = [count for _, count in pairs]
-        self.max_seq_len = max_seq_len
-        self.limit = limit
-        self.unit_tokens = gcd(*(length for length, _ in pairs)) or 1
-        self.lengths_in_units = [length // self.unit_tokens for length, _ in pairs]
-        self.capacity_in_units = max_seq_len // self.unit_tokens
-        self.best = start.templates
-        self.num_bins = start.templates.total()
-        self.bound = start.lower_bound
-        self.certificate: DualCertificate | None = None
-        self.is_exhausted = False  # whether branch and bound tried all bins
-        self._repacking: Repacking | None = None
-
-    def packed(self) -> Packed:
-        """Returns a `Packed` of this problem without any bin."""
-        return Packed(self.lengths_in_units, self.counts, self.capacity_in_units, self.limit)
-
-    def keep_in_units(self, templates: Counter[Template]) -> None:
-        """Keeps a plan whose lengths are in units, if it has fewer bins than the best."""
-        unit = self.unit_tokens
-        self.keep(Counter({tuple(n * unit for n in template): times for template, times in templates.items()}))
-
-    def keep(self, templates: Counter[Template]) -> None:
-        """Keeps a plan if it has fewer bins than the best."""
-        if templates.total() < self.num_bins:
-            self.best, self.num_bins = templates, templates.total()
-
-    def repack(self, steps: int, budget: Budget) -> None:
-        """Searches for a plan with fewer bins by repacking, and keeps it. A second call continues the first search.
-
-        Raises:
-            OutOfTimeError: the deadline passed.
-        """
-        if self._repacking is None:
-            unit = self.unit_tokens
-            in_units = {tuple(n // unit for n in template): times for template, times in self.best.items()}
-            self._repacking = Repacking(in_units, self.capacity_in_units, self.limit)
-        try:
-            with budget.lent(steps) as lent, suppress(OutOfWorkError):
-                self._repacking.search(self.bound, lent)
-        finally:
-            if self._repacking.num_bins < self.num_bins:
-                self.keep_in_units(self._repacking.templates())
-
-    @property
-    def repacking_pays(self) -> bool:
-        """Whether there are few enough sequences for repacking, and the gap is too large to stop."""
-        return sum(self.counts) <= MOST_SEQUENCES and self.gap > NEAR_GAP
-
-    def keep_bound_of(self, pricing: Pricing) -> None:
-        """Keeps the bound that a pricing proves, if it is better than the best."""
-        prices = {
-            length: worth for (length, _), worth in zip(self.pairs, pricing.prices.tolist(), strict=True) if worth
-        }
-        if not prices:
-            return
-        self.keep_certificate(DualCertificate(prices=prices, bin_worth=pricing.best_worth))
-
-    def keep_certificate(self, certificate: DualCertificate) -> None:
-        """Keeps a certificate, if it proves a better bound than the best."""
-        bound = certificate.bound(dict(self.pairs))
-        if bound > self.bound:
-            self.bound, self.certificate = bound, certificate
-
-    @property
-    def gap(self) -> float:
-        """Bins of the best plan above the bound, as a share of it."""
-        return (self.num_bins - self.bound) / self.bound
-
-    @property
-    def done(self) -> bool:
-        """Whether the best plan is proven optimal."""
-        return self.num_bins == self.bound
 
 
 def improve(
@@ -171,7 +92,7 @@ def improve(
     Returns:
         The plan with the fewest bins and the best bound, which may both be those of `start`.
     """
-    search = _Search(pairs, max_seq_len, limit, start)
+    search = Search(pairs, max_seq_len, limit, start)
     if search.done:
         return start
     if search.capacity_in_units > _LARGEST_CAPACITY:
@@ -181,7 +102,7 @@ def improve(
     cut_off = False
     budget = Budget(_STEPS, min(time_limit_seconds, _MOST_SECONDS))
     try:
-        note = _improved(search, budget, patience)
+        note = _run_searches(search, budget, patience)
     except OutOfWorkError:
         note = "stopped at its limit of work"
     except OutOfTimeError:
@@ -189,18 +110,18 @@ def improve(
         note = f"ended by the time limit of {time_limit_seconds:g} s"
         if (seconds := budget.seconds_of_all()) < inf:
             note += f"; all its work takes at most about {max(seconds, time_limit_seconds):.2g} s"
-    left = search.num_bins - search.bound
+    num_above = search.num_bins - search.bound
     return PackerResult(
         templates=search.best,
         algorithm="optimal" if search.num_bins < start.templates.total() else start.algorithm,
         lower_bound=search.bound,
         certificate=search.certificate,
         cut_off=cut_off,
-        note=f"optimal: {note}; {left} {'bin' if left == 1 else 'bins'} above the bound" if left else "",
+        note=f"optimal: {note}; {num_above} {'bin' if num_above == 1 else 'bins'} above the bound" if num_above else "",
     )
 
 
-def _improved(search: _Search, budget: Budget, patience: float) -> str:
+def _run_searches(search: Search, budget: Budget, patience: float) -> str:
     """Runs all searches in their order, and returns why the last one stopped, as a part of the plan's note."""
     if search.repacking_pays:
         search.repack(min(int(_SHARE_FOR_REPACKING * budget.left), len(search.pairs) ** 3), budget)
@@ -216,33 +137,33 @@ def _improved(search: _Search, budget: Budget, patience: float) -> str:
     return "stopped at its limit of work"
 
 
-def _solve_coarsely(search: _Search, budget: Budget) -> None:
+def _solve_coarsely(search: Search, budget: Budget) -> None:
     """Finds a plan and a bound by coarse problems, first with few classes, then with more if the gap is still large."""
-    if search.gap <= _FAR_GAP:
+    if search.gap <= _GAP_FOR_COARSE:
         return
     for num_classes in _NUMBERS_OF_CLASSES:
-        if 2 * num_classes > len(search.pairs) or search.gap <= _NEAR_GAP:
+        if 2 * num_classes > len(search.pairs) or search.gap <= _GAP_FOR_FINER:
             return
         classes = coarse_classes(search.pairs, num_classes)
-        upper = _coarse_search(search, classes, "up")
+        rounded_up = _coarse_search(search, classes, "up")
         with budget.lent(int(_SHARE_FOR_COARSE * budget.left)) as lent, suppress(OutOfWorkError):
-            _solve_and_round(upper, lent)
-        search.keep(refined(upper.best, classes))
-        lower = _coarse_search(search, classes, "down")
+            _solve_and_round(rounded_up, lent)
+        search.keep(refined(rounded_up.best, classes))
+        rounded_down = _coarse_search(search, classes, "down")
         with budget.lent(int(_SHARE_FOR_COARSE * budget.left)) as lent, suppress(OutOfWorkError):
-            _generate_columns(lower, _first_master(lower), lent)
-        if lower.certificate:
-            prices = refined_prices(lower.certificate.prices, classes)
-            search.keep_certificate(DualCertificate(prices=prices, bin_worth=lower.certificate.bin_worth))
+            _generate_columns(rounded_down, _first_master(rounded_down), lent)
+        if (certificate := rounded_down.certificate) is not None:
+            prices = refined_prices(certificate.prices, classes)
+            search.keep_certificate(DualCertificate(prices=prices, bin_worth=certificate.bin_worth))
 
 
-def _coarse_search(search: _Search, classes: list[LengthClass], direction: Literal["up", "down"]) -> _Search:
+def _coarse_search(search: Search, classes: list[LengthClass], direction: Literal["up", "down"]) -> Search:
     """Returns the problem with the lengths of each class rounded up or down."""
     pairs = rounded(classes, direction)
-    return _Search(pairs, search.max_seq_len, search.limit, first_plan(pairs, search.max_seq_len, search.limit))
+    return Search(pairs, search.max_seq_len, search.limit, first_plan(pairs, search.max_seq_len, search.limit))
 
 
-def _solve_and_round(search: _Search, budget: Budget) -> None:
+def _solve_and_round(search: Search, budget: Budget) -> None:
     """Solves the master problem, and rounds its solution in each way until the plan is proven optimal.
 
     Raises:
@@ -277,7 +198,7 @@ def _solve_and_round(search: _Search, budget: Budget) -> None:
         raise ended
 
 
-def _first_master(search: _Search) -> Master:
+def _first_master(search: Search) -> Master:
     """Returns a master problem whose columns are the bins of the best plan, and for each length a bin full of it.
 
     With these columns it can meet every demand, and no length has a price above 1.
@@ -291,7 +212,7 @@ def _first_master(search: _Search) -> Master:
     return master
 
 
-def _generate_columns(search: _Search, master: Master, budget: Budget) -> None:
+def _generate_columns(search: Search, master: Master, budget: Budget) -> None:
     """Runs column generation: solves the master problem and adds bins until no new bin improves it."""
     lengths = np.array(search.lengths_in_units, dtype=np.int64)
     capacity = search.capacity_in_units
@@ -316,12 +237,15 @@ def _attractive(pricing: Pricing, scale: int) -> list[Column]:
     A bin costs 1, which is `scale` in integer prices.
     """
     order: NDArray[np.intp] = np.argsort(-pricing.worth_with, kind="stable")[:_COLUMNS_PER_ROUND]
-    least = scale + scale // _GAIN_DIVISOR
-    return [pricing.bin_with(index) for index in order.tolist() if pricing.worth_with[index] > least]
+    least_worth = scale + scale // _GAIN_DIVISOR
+    return [pricing.bin_with(index) for index in order.tolist() if pricing.worth_with[index] > least_worth]
 
 
-def _branch(search: _Search, left_after_rounding: Packed, budget: Budget) -> None:
-    """Improves the plan by branch and bound over all possible bins, if these are few."""
+def _branch(search: Search, left_after_rounding: Packed, budget: Budget) -> None:
+    """Improves the plan by branch and bound over all possible bins, if these are few.
+
+    It gets the whole problem, or what rounding down left, if no count there is too large.
+    """
     packed = search.packed() if max(search.counts) <= _LARGEST_WHOLE_COUNT else left_after_rounding
     if max(packed.left) > _LARGEST_WHOLE_COUNT:
         return

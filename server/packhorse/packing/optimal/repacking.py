@@ -21,16 +21,20 @@ from packhorse.packing.plan import Template
 MOST_SEQUENCES = 20_000
 """Most sequences for which it is used. With more, one bin is a negligible share, and the search seldom saves it."""
 _MOST_OF_A_KIND = 6
-"""Most bins of each kind, full or not, that are repacked together. 4 and 8 missed more of the published optima."""
+"""Most bins of each kind, full or with room, that are repacked together. With 4 or 8 it missed more of the published
+optima."""
 _RANDOM_FIRST = 90
 """Percentage of bins into which a random sequence goes first; into others the longest. With 50 it took much longer."""
 _MOST_TO_FILL = 2**28
-"""Sequences × bins × words of a bitset up to which all bins are first filled again: it takes a second at most."""
+"""Sequences × bins × words of a bitset up to which the search starts by filling all bins again: a second at most."""
 _STEPS_PER_CALL = 50_000_000
 """Steps between two charges of the budget: less than 0.1 s."""
-_STEPS_PER_SEQUENCE, _STEPS_PER_BIN = 3, 6  # of choosing bins and collecting their sequences
-_STEPS_PER_ITEM, _STEPS_PER_WORD = 80, 8  # of filling a bin: for each item to choose from, and word of its bitset
+_STEPS_PER_SEQUENCE, _STEPS_PER_BIN = 3, 6
+"""Steps of choosing bins and collecting their sequences."""
+_STEPS_PER_ITEM, _STEPS_PER_WORD = 80, 8
+"""Steps of filling a bin: for each sequence to choose from, and for each word of its bitset."""
 _SEED = 0x9E3779B97F4A7C15
+"""First state of the random generator, any number but 0."""
 
 
 class Repacking:
@@ -101,8 +105,8 @@ class Repacking:
 
 def compile_kernels() -> None:
     """Compiles the loops of this module, or loads them from the cache: about 5 s of processor time the first time."""
-    lengths, bins, tokens = (np.array(each, dtype=np.int64) for each in ([5, 4, 3], [0, 0, 1], [9, 3]))
-    _repack(lengths, bins, tokens, 12, 3, np.array([_SEED], dtype=np.uint64), 1)
+    lengths, bin_of, tokens = (np.array(numbers, dtype=np.int64) for numbers in ([5, 4, 3], [0, 0, 1], [9, 3]))
+    _repack(lengths, bin_of, tokens, 12, 3, np.array([_SEED], dtype=np.uint64), 1)
 
 
 @kernel
@@ -134,24 +138,24 @@ def _repack(
     steps = 0
     while steps < most_steps:
         num_chosen = _choose(tokens, capacity, chosen, random)
-        before = 0
+        old_squares = 0
         for b in chosen[:num_chosen]:
             is_chosen[b] = True
-            before += tokens[b] * tokens[b]
+            old_squares += tokens[b] * tokens[b]
         num_items = 0
         for i in range(len(lengths)):
             if is_chosen[bin_of[i]]:
                 items[num_items] = i
                 num_items += 1
         is_chosen[chosen[:num_chosen]] = False
-        num_new, work = _fill(
+        num_new, fill_steps = _fill(
             lengths[items[:num_items]], capacity, limit, _RANDOM_FIRST, random, new_bin, new_tokens[:num_chosen]
         )
-        steps += work + _STEPS_PER_SEQUENCE * len(lengths) + _STEPS_PER_BIN * len(tokens)
-        after = 0
+        steps += fill_steps + _STEPS_PER_SEQUENCE * len(lengths) + _STEPS_PER_BIN * len(tokens)
+        new_squares = 0
         for total in new_tokens[:num_new]:
-            after += total * total
-        if num_new < 0 or after < before:
+            new_squares += total * total
+        if num_new < 0 or new_squares < old_squares:
             continue
         for k in range(num_items):
             bin_of[items[k]] = chosen[new_bin[k]]
@@ -164,7 +168,7 @@ def _repack(
 
 @kernel_part
 def _choose(tokens: NDArray[np.int64], capacity: int, chosen: NDArray[np.int64], random: NDArray[np.uint64]) -> int:
-    """Chooses random bins: some with room, and as many or more full ones; returns how many.
+    """Chooses random bins, a few with room and a few full ones; returns their number.
 
     Args:
         tokens: int64 [B], tokens in each bin.
@@ -182,12 +186,12 @@ def _choose(tokens: NDArray[np.int64], capacity: int, chosen: NDArray[np.int64],
         else:
             at -= 1
             order[at] = b
-    few = 2 + _below(_MOST_OF_A_KIND - 1, random)
+    most_full = 2 + _random_below(_MOST_OF_A_KIND - 1, random)
+    most_open = num_open if num_open <= _MOST_OF_A_KIND else max(2, most_full // 2)
     num_chosen = 0
-    wanted = num_open if num_open <= _MOST_OF_A_KIND else max(2, few // 2)
-    for first, end, number in ((0, num_open, wanted), (num_open, len(tokens), few)):
-        for k in range(first, min(end, first + number)):
-            other = k + _below(end - k, random)
+    for first, end, most in ((0, num_open, most_open), (num_open, len(tokens), most_full)):
+        for k in range(first, min(end, first + most)):
+            other = k + _random_below(end - k, random)
             order[k], order[other] = order[other], order[k]
             chosen[num_chosen] = order[k]
             num_chosen += 1
@@ -221,7 +225,7 @@ def _fill(
     rest = np.arange(len(lengths))
     steps = 0
     for b in range(len(tokens_out)):
-        first = _below(len(rest), random) if _below(100, random) < random_first else 0
+        first = _random_below(len(rest), random) if _random_below(100, random) < random_first else 0
         length = lengths[rest[first]]
         others = np.concatenate((rest[:first], rest[first + 1 :]))
         beside = fullest_subset(lengths[others], capacity - length, limit - 1)
@@ -240,11 +244,11 @@ def _fill(
 
 
 @kernel_part
-def _below(most: int, random: NDArray[np.uint64]) -> Any:
-    """Returns a random number in [0, most) by a xorshift generator, the same on every machine."""
+def _random_below(end: int, random: NDArray[np.uint64]) -> Any:
+    """Returns a random number in [0, end) by a xorshift generator, the same on every machine."""
     bits = random[0]
     bits ^= bits << np.uint64(13)
     bits ^= bits >> np.uint64(7)
     bits ^= bits << np.uint64(17)
     random[0] = bits
-    return np.int64((bits >> np.uint64(11)) % np.uint64(most))
+    return np.int64((bits >> np.uint64(11)) % np.uint64(end))

@@ -13,9 +13,9 @@ from packhorse.compiling import kernel
 def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[np.int64]:
     """Returns which sizes have the greatest sum that does not exceed `room`.
 
-    Bit s of a bitset says whether the sum s can be reached. The sizes are added to it one after another, the largest
-    first; each sum remembers the size with which it was first reached. So a sum is made of sizes as large as possible.
-    The search ends as soon as `room` itself is reached.
+    Bit s of a bitset, in words of 64 bits, says whether the sum s can be reached. The sizes are added to the sums one
+    after another, the largest first; each sum remembers the size with which it was first reached. So a sum is made of
+    sizes as large as possible. The search ends as soon as `room` itself is reached.
 
     With a limit that binds, the result may not be the best: only the first way to each sum is known, and it may take
     more sizes than another.
@@ -32,7 +32,7 @@ def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[n
     reached = np.zeros(num_words, np.uint64)
     extendable = np.zeros(num_words, np.uint64)  # bits of sums of fewer than `limit` sizes
     last = np.empty(room + 1, np.int32)  # index of the size with which a sum was first reached
-    taken = np.zeros(room + 1, np.int32)  # number of sizes in it
+    num_taken = np.zeros(room + 1, np.int32)  # number of sizes in it
     reached[0] = np.uint64(1)
     if limit > 0:
         extendable[0] = np.uint64(1)
@@ -41,12 +41,12 @@ def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[n
         size = sizes[i]
         if size > room:
             continue
-        words, bits = size >> 6, np.uint64(size & 63)  # adding a size shifts the bitset by so many words and bits
+        word_shift, bit_shift = size >> 6, np.uint64(size & 63)  # adding a size shifts the bitset
         highest = min(room, top + size)
-        for word in range(highest >> 6, words - 1, -1):  # downwards, so that no size is taken twice
-            shifted = extendable[word - words] << bits
-            if bits and word > words:
-                shifted |= extendable[word - words - 1] >> (np.uint64(64) - bits)
+        for word in range(highest >> 6, word_shift - 1, -1):  # downwards, so that no size is num_taken twice
+            shifted = extendable[word - word_shift] << bit_shift
+            if bit_shift and word > word_shift:
+                shifted |= extendable[word - word_shift - 1] >> (np.uint64(64) - bit_shift)
             new = shifted & ~reached[word]
             if not new:
                 continue
@@ -58,13 +58,13 @@ def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[n
                     mask = np.uint64(1) << np.uint64(bit)
                     reached[word] |= mask
                     last[total] = i
-                    taken[total] = taken[total - size] + 1
-                    if taken[total] < limit:
+                    num_taken[total] = num_taken[total - size] + 1
+                    if num_taken[total] < limit:
                         extendable[word] |= mask
                     top = max(top, total)
         if top == room:
             break
-    chosen = np.empty(taken[top], np.int64)
+    chosen = np.empty(num_taken[top], np.int64)
     rest = top
     for k in range(len(chosen)):
         chosen[k] = last[rest]
