@@ -10,7 +10,8 @@ import click
 import numpy as np
 import pytest
 
-from packhorse.cli import COMMANDS, in_flags, main
+from packhorse.cli import COMMANDS, main
+from packhorse.cli.shared.spelling import in_flags
 from packhorse.parameters import message_of, parameter
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import click
 
-from packhorse.cli import in_flags
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.made_tokens import Place, tokens_of_text
 from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens_text, resource_lines
 from packhorse.cli.shared.signals import stopped_by_signals
+from packhorse.cli.shared.spelling import in_flags
 from packhorse.dataset import (
     TOKENS,
     Inputs,
@@ -38,6 +38,7 @@ from packhorse.prepare import dry_run as try_out
 from packhorse.types import skipped_text
 
 _WHEN_STOPPED = "no incomplete dataset is left; the same command with --resume continues"
+"""What a signal that ends the command makes it say."""
 _GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "groups"}
 
 
@@ -201,6 +202,7 @@ def _print_dry_run(result: DryRun, over_length: OverLength) -> None:
 
 
 def _print_read(inputs: Inputs) -> None:
+    """Prints which rows were read, and from how many files."""
     column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
     files = f" in {inputs.num_files:,} files" if inputs.num_files != 1 else ""
     click.echo(f"read         {inputs.kind}, {inputs.rows:,} rows{files}{column}")
@@ -210,13 +212,14 @@ def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length
     """Prints how many rows were skipped, and what was done with sequences longer than max_seq_len."""
     if inputs is not None and inputs.skipped.rows:
         skipped, first = inputs.skipped, inputs.skipped.first[0]
-        said = skipped_text(skipped.rows, skipped.by_reason)
-        click.echo(f"skipped      {said}; the first is row {first.row} of {first.file}")
+        text = skipped_text(skipped.rows, skipped.by_reason)
+        click.echo(f"skipped      {text}; the first is row {first.row} of {first.file}")
     if ledger.sequences:
-        done = {"drop": "dropped", "truncate": "truncated"}.get(over_length, f"split into {ledger.pieces:,} pieces")
+        split = f"split into {ledger.pieces:,} pieces"
+        treated = {"drop": "dropped", "truncate": "truncated"}.get(over_length, split)
         over_cap = f" ({ledger.over_cap:,} only over a cap)" if ledger.over_cap else ""
         click.echo(
-            f"over length: {ledger.sequences:,} sequences {done}{over_cap}; "
+            f"over length: {ledger.sequences:,} sequences {treated}{over_cap}; "
             + (f"{ledger.tokens:,} tokens are lost" if ledger.tokens else "no token is lost")
         )
 

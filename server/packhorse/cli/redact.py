@@ -100,11 +100,11 @@ def command(
     path = root / f"{name}{TAKEDOWN_SUFFIX}"
     if is_check:
         context.exit(0 if _check_file(served, path) else 1)
-    wanted = parse_ids(takedown_text(ids_file), str(ids_file)) if ids_file else parse_ids("\n".join(ids), "--ids")
+    named = parse_ids(takedown_text(ids_file), str(ids_file)) if ids_file else parse_ids("\n".join(ids), "--ids")
     _check_component(component, served)
     redaction = Redaction(
-        ids=wanted.ids,
-        keys=wanted.keys,
+        ids=named.ids,
+        keys=named.keys,
         token=token,
         component=component,
         seed=seed,
@@ -113,6 +113,7 @@ def command(
     )
 
     def check(file: TakedownFile) -> None:
+        """Raises a ValueError if the file with this redaction could not be served."""
         put_together(served, (file,))  # raises if the file does not fit what is served
         if len(missing := unknown_names(served, redaction)):
             raise ValueError(f"{component or name} has no {missing}; `packhorse show --step` lists the ids of a step")

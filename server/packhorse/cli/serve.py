@@ -27,7 +27,7 @@ _STDOUT_SECONDS = 1.0
 """How long a server that starts or ends waits if nobody reads its stdout."""
 
 
-_DEFAULTS = {each.name: each.default for each in dataclasses.fields(ServeConfig)}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(ServeConfig)}
 
 
 def _option(flag: str, **options: Any) -> Callable[..., Any]:
@@ -144,4 +144,5 @@ def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> Non
 
 
 def _log_announcement(address: str, metrics_url: str | None, datasets: list[str]) -> None:
+    """Logs addresses and datasets."""
     _LOG.info("listening", extra=fields(address=address, metrics=metrics_url, datasets=", ".join(datasets)))

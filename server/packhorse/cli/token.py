@@ -72,7 +72,7 @@ def _end(expires: str) -> datetime | None:
 
 
 def _append(path: Path, line: str) -> None:
-    """Adds a line in a single write, so that a server that reads at the same time sees all of it or nothing.
+    """Adds a line to a file in a single write, so that a server that reads meanwhile sees all of the line or nothing.
 
     Raises:
         OSError: the disk is full; the file is as it was.

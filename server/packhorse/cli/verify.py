@@ -96,14 +96,9 @@ def command(
         for dataset in below or [folder]:
             for path in _folders(dataset, number, all_versions):
                 result = _compare_files(path, progress)
-                if tokens is not None and result.manifest is not None and not result.wrong:
-                    lengths = _compare_lengths(path, result.manifest, tokens, id_column, sample, workers, progress)
-                    result.lengths = lengths
-                    held = _open_source(tokens, id_column).num_sequences
-                    result.wrong += _what_differs(lengths, result.manifest, tokens, held, is_current=path == folder)
-                    result.are_tokens_compared = _has_fingerprint(result.manifest, held)
-                    if result.are_tokens_compared and not result.wrong:
-                        result.wrong += _what_differs_in_tokens(result.manifest, tokens)
+                if tokens is not None and not result.wrong:
+                    given = _GivenTokens(tokens, id_column, sample, workers)
+                    _compare_with_tokens(result, given, progress, is_current=path == folder)
                 results.append(result)
     is_wrong = any(result.wrong for result in results)
     if as_json:
@@ -173,6 +168,29 @@ def _compare_files(folder: Path, progress: Progress) -> _VersionResult:
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenTokens:
+    """The tokens to compare with, and how, as the flags say."""
+
+    path: str
+    """Value of --tokens."""
+    id_column: str | None
+    sample: int | None
+    workers: int | None
+
+
+def _compare_with_tokens(result: _VersionResult, given: _GivenTokens, progress: Progress, *, is_current: bool) -> None:
+    """Compares a version, whose files are as they were, with the tokens; writes what is found to `result`."""
+    manifest = result.manifest
+    assert manifest is not None
+    result.lengths = _compare_lengths(result.folder, manifest, given, progress)
+    num_given = _open_source(given.path, given.id_column).num_sequences
+    result.wrong += _what_differs(result.lengths, manifest, given.path, num_given, is_current=is_current)
+    result.are_tokens_compared = _has_fingerprint(manifest, num_given)
+    if result.are_tokens_compared and not result.wrong:
+        result.wrong += _what_differs_in_tokens(manifest, given.path)
+
+
 def _open_source(tokens: str, id_column: str | None = None) -> "TokenSource":
     """Opens the source of --tokens, which was given."""
     source = open_tokens(tokens, id_column)
@@ -194,39 +212,31 @@ class _OpenLengths:
         return source.for_ids(self.dataset_column).lengths
 
 
-def _compare_lengths(
-    folder: Path,
-    manifest: Manifest,
-    tokens: str,
-    id_column: str | None,
-    sample: int | None,
-    workers: int | None,
-    progress: Progress,
-) -> LengthReport:
-    """Compares the planned lengths with those of a token source."""
-    source = _open_source(tokens, id_column)
-    num_entries = min(sample or manifest.num_sequences, manifest.num_sequences)
+def _compare_lengths(folder: Path, manifest: Manifest, given: _GivenTokens, progress: Progress) -> LengthReport:
+    """Compares the planned lengths with those of the tokens."""
+    source = _open_source(given.path, given.id_column)
+    num_entries = min(given.sample or manifest.num_sequences, manifest.num_sequences)
     return verify_lengths(
         folder,
-        _OpenLengths(tokens, id_column, manifest.id_column or ""),
+        _OpenLengths(given.path, given.id_column, manifest.id_column or ""),
         order="pool" if source.knows_lengths else "id",
-        sample=sample,
-        workers=workers or (1 if num_entries < _MANY_ENTRIES else available_cores()),
+        sample=given.sample,
+        workers=given.workers or (1 if num_entries < _MANY_ENTRIES else available_cores()),
         progress=progress,
     )
 
 
 def _what_differs(
-    lengths: LengthReport, manifest: Manifest, tokens: str, held: int | None, *, is_current: bool
+    lengths: LengthReport, manifest: Manifest, tokens: str, num_given: int | None, *, is_current: bool
 ) -> Iterator[str]:
     """Yields a sentence for each difference.
 
-    The token source has `held` sequences, None if that is not known; it may have more than an older version had.
+    The tokens are of `num_given` sequences, None if that is not known; these may be more than an older version had.
     """
     yield from (difference.why for difference in lengths.first)
-    more = lengths.differing - len(lengths.first)
-    if more > 0:
-        yield f"{more:,} more entries of the plan differ"
+    num_not_named = lengths.differing - len(lengths.first)
+    if num_not_named > 0:
+        yield f"{num_not_named:,} more entries of the plan differ"
     if lengths.differing:
         return
     if lengths.compared == lengths.entries and lengths.tokens != manifest.own_tokens:
@@ -234,16 +244,16 @@ def _what_differs(
             f"the sequences have {lengths.tokens:,} tokens together, and had {manifest.own_tokens:,} when they were "
             "planned; their rooms are the same"
         )
-    if manifest.inputs is None or held is None:
+    if manifest.inputs is None or num_given is None:
         return
-    if held < manifest.inputs.rows or (is_current and held > manifest.inputs.rows):
-        yield f"{tokens} holds {held:,} sequences, and the dataset was prepared from {manifest.inputs.rows:,}"
+    if num_given < manifest.inputs.rows or (is_current and num_given > manifest.inputs.rows):
+        yield f"{tokens} holds {num_given:,} sequences, and the dataset was prepared from {manifest.inputs.rows:,}"
 
 
-def _has_fingerprint(manifest: Manifest, held: int | None) -> bool:
-    """Returns whether the manifest has a fingerprint of tokens, and of as many sequences as the token source has."""
+def _has_fingerprint(manifest: Manifest, num_given: int | None) -> bool:
+    """Returns whether the manifest has a fingerprint of as many sequences as the tokens are of."""
     inputs = manifest.inputs
-    return inputs is not None and inputs.tokens is not None and inputs.rows == held
+    return inputs is not None and inputs.tokens is not None and inputs.rows == num_given
 
 
 def _what_differs_in_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
@@ -274,7 +284,7 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
         else:
             click.echo(f"not compared: the tokens themselves, of which a plan knows only lengths. {_UNPROVEN}")
     if tokens is not None and not is_url(tokens) and is_offered("recorded_lines"):
-        for line in from_shelf("recorded_lines")(tokens):  # what the rows held and the tokens do not
+        for line in from_shelf("recorded_lines")(tokens):  # what the rows num_given and the tokens do not
             click.echo(line)
     elif manifest is not None and manifest.inputs is not None and manifest.inputs.left_out:
         click.echo(f"not in the tokens, as tokenize left it out: {left_out_text(manifest.inputs.left_out)}")

@@ -66,7 +66,7 @@ def runs_plain(compile_for: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Returns whether a call of a kernel has to run its plain form, because the compiled one is not there yet.
 
     Args:
-        compile_for: loads or compiles the kernel for given arguments.
+        compile_for: Numba's method of the kernel that loads or compiles it for given arguments, and returns it.
         args: the arguments of the call.
     """
     if _kernels.load_all is None or _kernels.thread is threading.current_thread():
@@ -106,8 +106,9 @@ def _get_all_compiled() -> None:
     Starts the child if no other process compiles. Compiles in this process if there is no cache, or if the child ended
     and the cache still lacks a kernel.
     """
-    load_all, child = _kernels.load_all, None
+    load_all = _kernels.load_all
     assert load_all is not None
+    child: subprocess.Popen[bytes] | None = None
     try:
         with ExitStack() as stack:
             while not _load_if_cached(load_all):
@@ -154,19 +155,19 @@ def _start_child(stack: ExitStack, command: Sequence[str]) -> "subprocess.Popen[
 
 
 def _before_fork() -> None:
-    """Takes both locks before a fork: a lock that another thread held would stay locked in the forked process."""
+    """Takes `_lock` and the compiler's before a fork: one that another thread held would stay locked in the child."""
     _lock.acquire()
     global_compiler_lock.acquire()  # type: ignore[no-untyped-call]
 
 
 def _in_parent() -> None:
-    """Releases the locks in the parent after a fork."""
+    """Releases both locks in the parent after a fork."""
     global_compiler_lock.release()  # type: ignore[no-untyped-call]
     _lock.release()
 
 
 def _in_child() -> None:
-    """Releases the locks in the forked process, which has none of its parent's threads and may start its own."""
+    """Releases both locks in the forked process, which has none of its parent's threads and may start its own."""
     global_compiler_lock.release()  # type: ignore[no-untyped-call]
     _kernels.thread = None
     _lock.release()

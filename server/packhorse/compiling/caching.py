@@ -23,7 +23,8 @@ from packhorse.storage import LockHeldError, hold_lock
 
 _LOG = logging.getLogger(__name__)
 
-_njit: Any = numba.njit  # its types lack options that it has
+# `Any`, because Numba's types lack options that are used here.
+_njit: Any = numba.njit
 _FunctionCache: Any = caching.FunctionCache
 
 _LOCK = "packhorse-compiling.lock"
@@ -123,10 +124,10 @@ class _Cache(_FunctionCache):
         Raises:
             NotCompiledError: there is none, and this thread may not compile.
         """
-        found = self._form_on_disk(sig, target_context)
-        if found is None and _thread.only_from_cache:
+        form = self._form_on_disk(sig, target_context)
+        if form is None and _thread.only_from_cache:
             raise NotCompiledError(self._name)
-        return found
+        return form
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Writes the form compiled for a signature to disk; warns if it cannot."""
@@ -138,32 +139,33 @@ class _Cache(_FunctionCache):
     def _form_on_disk(self, sig: Any, target_context: Any) -> Any:
         """Returns the form on disk that was compiled for a signature; None if there is none that can be used."""
         try:
-            found = super().load_overload(sig, target_context)
+            form = super().load_overload(sig, target_context)
         except Exception as error:  # a file that another version or a full disk left: whatever unpickling it raises
             _LOG.info("%s: a compiled kernel cannot be read, and is compiled again: %r", self.cache_path, error)
             return None
         # If two processes wrote one file at the same time, it may hold the form for another signature.
-        return found if found is None or tuple(found.signature.args) == tuple(getattr(sig, "args", sig)) else None
+        is_for_signature = form is None or tuple(form.signature.args) == tuple(getattr(sig, "args", sig))
+        return form if is_for_signature else None
 
 
 def _digest_of(function: Callable[..., Any]) -> str:
     """Returns a digest of all that a loop is compiled from: its code, the code of loops that it calls, and constants.
 
-    Numba itself only looks at the file of the loop.
+    Numba itself looks only at the file that the loop is in.
     """
-    digest, known = sha256(), [function]
-    for one in known:  # the list grows in this loop: called loops are appended
-        code = one.__code__
-        digest.update(
-            repr((code.co_code, [each for each in code.co_consts if not isinstance(each, CodeType)])).encode()
-        )
+    digest, loops = sha256(), [function]
+    for loop in loops:  # the list grows meanwhile: loops that are called are appended
+        code = loop.__code__
+        constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+        digest.update(repr((code.co_code, constants)).encode())
         for name in code.co_names:
-            value = one.__globals__.get(name)
-            if (called := getattr(value, "py_func", None)) is not None:
-                if called not in known:
-                    known.append(called)
-            elif isinstance(value, int | float | tuple | np.generic):
-                digest.update(repr((name, value)).encode())
+            value = loop.__globals__.get(name)
+            called = getattr(value, "py_func", None)
+            if called is None:
+                if isinstance(value, int | float | tuple | np.generic):
+                    digest.update(repr((name, value)).encode())
+            elif called not in loops:
+                loops.append(called)
     return digest.hexdigest()
 
 

@@ -1,7 +1,8 @@
 """The decorators that declare every compiled loop: `kernel`, `kernel_or`, `kernel_part` and `inlined`.
 
 Owns the choice of the form of a loop that runs: compiled, or plain if Numba is not installed or has not compiled it
-yet. Leaves compiling and the cache to `caching`, and making plain forms to `plain`.
+yet. Leaves compiling and the cache to `caching`, when a plain form runs meanwhile to `ahead`, and making plain forms to
+`plain`.
 """
 
 import logging
@@ -23,11 +24,11 @@ else:
 _LOG = logging.getLogger(__name__)
 
 
-def _without_numba(function: Callable[..., Any], form: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def _without_numba(function: Callable[..., Any], get_plain: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     """Returns a function that runs the plain form of a loop, and warns once that Numba is missing.
 
-    `form` makes the plain form. It is called at the first run, because the loop may call functions that its module
-    defines after it.
+    `get_plain` returns the plain form. It is called only when the loop runs, because the loop may call functions that
+    its module defines after it.
     """
 
     @wraps(function)
@@ -38,7 +39,7 @@ def _without_numba(function: Callable[..., Any], form: Callable[[], Callable[...
                 "Numba is not installed, so loops run uncompiled, 10 to 100 times slower; install it with: "
                 "pip install 'packhorse[server]'"
             )
-        return form()(*args)
+        return get_plain()(*args)
 
     return run
 
@@ -80,19 +81,19 @@ def kernel_or(plain: Callable[..., Any] | None = None) -> Callable[[Callable[...
         """Returns the dispatcher of a loop, changed so that a call may run the plain form."""
 
         @cache
-        def form() -> Callable[..., Any]:
+        def get_plain() -> Callable[..., Any]:
             return plain_form(function) if plain is None else with_wrapping_integers(plain)
 
         if not HAS_NUMBA:
-            return _without_numba(function, form)
+            return _without_numba(function, get_plain)
         compiled = caching.compiled(function)
         compile_for = compiled._compile_for_args  # Numba calls it for types of arguments that it has not compiled
 
         def compiled_or_plain(*args: Any) -> Any:
-            return form() if ahead.runs_plain(compile_for, args) else compile_for(*args)
+            return get_plain() if ahead.runs_plain(compile_for, args) else compile_for(*args)
 
         compiled._compile_for_args = compiled_or_plain
-        compiled.plain = form
+        compiled.plain = get_plain
         return compiled
 
     return declare

@@ -31,16 +31,17 @@ class FilledStep:
     def find(
         self, offsets: NDArray[np.int64], index_in_bin: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns where sequences are after filling: offsets of their bins in this step, and indices in these bins.
+        """Returns where sequences are after filling: the offsets of their bins, and their indices in these bins.
 
         Args:
             offsets: int64 [n], offsets of their bins before filling.
             index_in_bin: int64 [n], indices of the sequences in these bins.
         """
-        starts = np.concatenate(([0], self.tail_ends))
-        new = self.new_index[starts[offsets] + index_in_bin]
-        found = np.searchsorted(self.bins.bin_ends, new, side="right")
-        return found, new - np.concatenate(([0], self.bins.bin_ends))[found]
+        old_starts = np.concatenate(([0], self.tail_ends))
+        new_starts = np.concatenate(([0], self.bins.bin_ends))
+        sequences = self.new_index[old_starts[offsets] + index_in_bin]
+        new_offsets = np.searchsorted(self.bins.bin_ends, sequences, side="right")
+        return new_offsets, sequences - new_starts[new_offsets]
 
 
 def fill_last_step(source: Source, topology: Topology) -> FilledStep:
@@ -84,11 +85,11 @@ def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
     starts = np.concatenate((ends, np.zeros(num_bins - num_tail, np.int64))) - sizes
     tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[items])
     positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
-    offsets = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # by slot: first every rank's slot 0
-    added = offsets[offsets >= num_tail]
+    offsets_by_slot = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # first every rank's slot 0
+    added = offsets_by_slot[offsets_by_slot >= num_tail]
     num_filled = halve_into(members, starts, sizes, tokens, added)
     # If bins stay empty, the last filled one moves to the first empty one, as long as that is in an earlier slot.
-    empty, filled = added[num_filled:], offsets[sizes[offsets] > 0][::-1]
+    empty, filled = added[num_filled:], offsets_by_slot[sizes[offsets_by_slot] > 0][::-1]
     num_pairs = min(len(empty), len(filled))
     num_moved = int((filled[:num_pairs] % stretch.batch_size > empty[:num_pairs] % stretch.batch_size).sum())
     old, new = filled[:num_moved], empty[:num_moved]
@@ -112,10 +113,10 @@ def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
 
 
 def _component_ids(tail: Bins, order: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Returns the component of every bin after spreading: that of its sequences, or -1 for an empty bin."""
+    """Returns the component of every bin after spreading, -1 for an empty bin; for the arguments, see `_spread`."""
     assert tail.component_ids is not None
-    of_sequences = np.repeat(tail.component_ids, tail.sizes())[order]
+    component_of_sequence = np.repeat(tail.component_ids, tail.sizes())[order]
     sizes = np.diff(bin_ends, prepend=0)
     component_ids = np.full(len(bin_ends), -1, dtype=np.int32)
-    component_ids[sizes > 0] = of_sequences[(bin_ends - sizes)[sizes > 0]]
+    component_ids[sizes > 0] = component_of_sequence[(bin_ends - sizes)[sizes > 0]]
     return component_ids

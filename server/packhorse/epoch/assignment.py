@@ -18,19 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch._last_step import FilledStep, fill_last_step
-from packhorse.epoch.balance import arrange
+from packhorse.epoch.balance import arrange as arrange_by_cost
 from packhorse.epoch.bins import Bins, joined
 from packhorse.epoch.permutation import GOLDEN, derive_key
 from packhorse.epoch.sources.source import Source
 from packhorse.storage import BoundedCache
 from packhorse.topology import Balance, RemainderPolicy, Stretch, Topology
 
-_CHUNK_BINS = 8192  # bins of a chunk, about
-_MOST_BINS = 1 << 21  # bins of all chunks that an assignment remembers: 16 MB
-_FEW_SEQUENCES = 1 << 16  # sequences up to which a last step is filled within a few milliseconds
+_CHUNK_BINS = 8192
+"""Bins of a chunk, about."""
+_MOST_BINS = 1 << 21
+"""Most bins of all chunks that an assignment remembers: 16 MB."""
+_FEW_SEQUENCES = 1 << 16
+"""Sequences up to which a last step is filled within a few milliseconds."""
 _MOST_BINS_AT_ONCE = _MOST_BINS // 4
-"""Most bins of the steps of one block. All are remembered while it is made, and so are those of ranks some blocks
-apart."""
+"""Most bins of the steps of one block: so few that the chunks of a block are all remembered while it is made, also if
+ranks are some blocks apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +70,7 @@ class Assignment:
         self._num_full_steps = topology.num_full_steps(source.num_bins)
         num_tail = topology.num_tail_bins(source.num_bins)
         self._num_full_bins = topology.num_left(source.num_bins) - num_tail
-        self._fills_long = num_tail * source.max_sequences_per_bin > _FEW_SEQUENCES
+        self._takes_long_to_fill = num_tail * source.max_sequences_per_bin > _FEW_SEQUENCES
         self._key = derive_key(seed, epoch, "balance")
         self._computing = threading.RLock()  # held while a thread computes what all ranks share
         self._filled_step: FilledStep | None = None
@@ -87,7 +90,7 @@ class Assignment:
         is_filled = offsets >= num_full
         if not is_filled.any():
             return self.source.bins(self.topology.start_position + offsets)
-        filled = self._filled().bins.take(offsets[is_filled] - num_full)
+        filled = self._get_filled_step().bins.take(offsets[is_filled] - num_full)
         if is_filled.all():
             return filled
         both = joined((self.source.bins(self.topology.start_position + offsets[~is_filled]), filled))
@@ -117,16 +120,16 @@ class Assignment:
         An optimizer step of more than _CHUNK_BINS bins, or a last step that is not full, takes longer in proportion.
         """
         if self._must_fill(steps):
-            self._filled()
+            self._get_filled_step()
             yield
-        for stretch, of_chunk in self._missing_chunks(steps):
-            self._chunk_of(stretch, of_chunk)
+        for stretch, chunk_steps in self._missing_chunks(steps):
+            self._get_chunk(stretch, chunk_steps)
             yield
 
     def _must_fill(self, steps: range) -> bool:
         """Returns whether some steps need the filled last step, which is not there yet and takes long."""
         needs_filled = bool(steps) and steps[-1] >= self._num_full_steps
-        return needs_filled and self._filled_step is None and self._fills_long
+        return needs_filled and self._filled_step is None and self._takes_long_to_fill
 
     def _missing_chunks(self, steps: range) -> Iterator[tuple[Stretch, range]]:
         """Yields (stretch, steps) of the chunks that some steps need and that are not remembered."""
@@ -134,10 +137,10 @@ class Assignment:
             return
         while steps:
             number = self.topology.stretch_number(steps[0])
-            of_chunk = self._steps_of_chunk(number, steps[0])
-            if self._chunks.find(of_chunk.start) is None:
-                yield self.topology.stretches[number], of_chunk
-            steps = steps[len(range(steps.start, min(steps.stop, of_chunk.stop), steps.step)) :]
+            chunk_steps = self._steps_of_chunk(number, steps[0])
+            if self._chunks.find(chunk_steps.start) is None:
+                yield self.topology.stretches[number], chunk_steps
+            steps = steps[len(range(steps.start, min(steps.stop, chunk_steps.stop), steps.step)) :]
 
     def bins_to_locate(self) -> int:
         """Returns the most bins that must be arranged to locate one sequence; 0 without a balance."""
@@ -160,23 +163,25 @@ class Assignment:
             if self.num_steps == self._num_full_steps:  # the last step is dropped
                 offsets[in_tail] = -1
             elif topology.remainder is RemainderPolicy.SPREAD:
-                first = self._num_full_bins
-                where, index_in_bin[in_tail] = self._filled().find(offsets[in_tail] - first, index_in_bin[in_tail])
-                offsets[in_tail] = first + where
-        is_there = offsets >= 0
+                num_full = self._num_full_bins
+                new_offsets, index_in_bin[in_tail] = self._get_filled_step().find(
+                    offsets[in_tail] - num_full, index_in_bin[in_tail]
+                )
+                offsets[in_tail] = num_full + new_offsets
+        is_streamed = offsets >= 0
         if topology.balance is not Balance.NONE:
-            offsets[is_there] = self._streamed_offsets(offsets[is_there])
+            offsets[is_streamed] = self._streamed_offsets(offsets[is_streamed])
         stretches = topology.stretches
-        which = np.searchsorted([stretch.first_offset for stretch in stretches[1:]], offsets, side="right")
+        stretch_of = np.searchsorted([stretch.first_offset for stretch in stretches[1:]], offsets, side="right")
         per_step, per_rank, first_steps, first_offsets = np.array(
             [(each.bins_per_step, each.batch_size, each.first_step, each.first_offset) for each in stretches]
-        ).T[:, which]
-        steps, offsets = np.divmod(offsets - first_offsets, per_step)
-        steps += first_steps
-        ranks, slots = np.divmod(offsets, per_rank)
-        return StreamLocations(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
+        ).T[:, stretch_of]
+        steps, offsets_in_step = np.divmod(offsets - first_offsets, per_step)
+        ranks, slots = np.divmod(offsets_in_step, per_rank)
+        columns = (first_steps + steps, ranks, slots, index_in_bin)
+        return StreamLocations(*(np.where(is_streamed, column, -1) for column in columns))
 
-    def _filled(self) -> FilledStep:
+    def _get_filled_step(self) -> FilledStep:
         """Returns the last step, filled once for all ranks."""
         with self._computing:
             if self._filled_step is None:
@@ -186,46 +191,49 @@ class Assignment:
     def _offsets(self, steps: range, rank: int) -> NDArray[np.int64]:
         """Returns the offsets of a rank's bins at some steps: int64 [bins]."""
         parts = []
-        for stretch, own in self.topology.by_stretch(steps):
+        for stretch, steps_left in self.topology.by_stretch(steps):
             if self.topology.balance is Balance.NONE:
-                of_rank = stretch.offset_of(own[0]) + rank * stretch.batch_size
-                slots = np.arange(of_rank, of_rank + stretch.batch_size, dtype=np.int64)
-                if len(own) > 1:
-                    stride = own.step * stretch.bins_per_step
-                    slots = (np.arange(0, len(own) * stride, stride, dtype=np.int64)[:, None] + slots).ravel()
-                parts.append(slots)
-            while self.topology.balance is not Balance.NONE and own:
-                chunk = self._chunk(own[0])
-                inside = range(own.start, min(own.stop, chunk.steps.stop), own.step)
-                of_chunk = slice(inside.start - chunk.steps.start, inside.stop - chunk.steps.start, own.step)
-                parts.append(chunk.offsets[rank, of_chunk].ravel())
-                own = own[len(inside) :]
+                begin = stretch.offset_of(steps_left[0]) + rank * stretch.batch_size
+                offsets = np.arange(begin, begin + stretch.batch_size, dtype=np.int64)
+                if len(steps_left) > 1:
+                    stride = steps_left.step * stretch.bins_per_step
+                    begins = np.arange(0, len(steps_left) * stride, stride, dtype=np.int64)
+                    offsets = (begins[:, None] + offsets).ravel()
+                parts.append(offsets)
+                continue
+            while steps_left:
+                chunk = self._chunk_with(steps_left[0])
+                inside = range(steps_left.start, min(steps_left.stop, chunk.steps.stop), steps_left.step)
+                first = chunk.steps.start
+                indices = slice(inside.start - first, inside.stop - first, inside.step)
+                parts.append(chunk.offsets[rank, indices].ravel())
+                steps_left = steps_left[len(inside) :]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def _streamed_offsets(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the offset at which each bin is streamed, from its offset in the epoch's order: int64 [n]."""
+        """Returns the offset at which each bin is streamed with a balance, from its offset in the epoch: int64 [n]."""
         streamed = np.empty_like(offsets)
         is_left = np.ones(len(offsets), dtype=bool)
         while is_left.any():
             offset = int(offsets[is_left.argmax()])
             stretch = self.topology.stretch_at(offset)
             step = stretch.first_step + (offset - stretch.first_offset) // stretch.bins_per_step
-            chunk = self._chunk(step)
+            chunk = self._chunk_with(step)
             first = stretch.offset_of(chunk.steps.start)
             arranged = chunk.offsets.transpose(1, 0, 2).ravel()  # by (step, rank, slot)
             inverse = np.empty_like(arranged)
             inverse[arranged - first] = np.arange(first, first + len(arranged))
-            ours = is_left & (offsets >= first) & (offsets < first + len(arranged))
-            streamed[ours] = inverse[offsets[ours] - first]
-            is_left &= ~ours
+            is_inside = is_left & (offsets >= first) & (offsets < first + len(arranged))
+            streamed[is_inside] = inverse[offsets[is_inside] - first]
+            is_left &= ~is_inside
         return streamed
 
-    def _chunk(self, step: int) -> "_Chunk":
+    def _chunk_with(self, step: int) -> "_Chunk":
         """Returns the chunk that a step is in."""
         number = self.topology.stretch_number(step)
-        return self._chunk_of(self.topology.stretches[number], self._steps_of_chunk(number, step))
+        return self._get_chunk(self.topology.stretches[number], self._steps_of_chunk(number, step))
 
     def _steps_of_chunk(self, number: int, step: int) -> range:
         """Returns the steps of the chunk that a step is in; the step is in the stretch with this number.
@@ -238,31 +246,31 @@ class Assignment:
         per_chunk = max(1, _CHUNK_BINS // (per_optimizer_step * stretch.bins_per_step)) * per_optimizer_step
         begin = stretch.first_step
         end = stretches[number + 1].first_step if number + 1 < len(stretches) else self.num_steps
-        whole = begin + (min(end, self._num_full_steps) - begin) // per_optimizer_step * per_optimizer_step
-        if step >= whole:
-            return range(whole, min(end, self.num_steps))
+        whole_end = begin + (min(end, self._num_full_steps) - begin) // per_optimizer_step * per_optimizer_step
+        if step >= whole_end:
+            return range(whole_end, min(end, self.num_steps))
         first = begin + (step - begin) // per_chunk * per_chunk
-        return range(first, min(first + per_chunk, whole))
+        return range(first, min(first + per_chunk, whole_end))
 
-    def _chunk_of(self, stretch: Stretch, steps: range) -> "_Chunk":
+    def _get_chunk(self, stretch: Stretch, steps: range) -> "_Chunk":
         """Returns the chunk with the given steps of a stretch, and computes it if it is not remembered."""
         if (chunk := self._chunks.find(steps.start)) is not None:
             return chunk
         with self._computing:  # the streams of other ranks need the same chunk, and wait for this thread
-            return self._chunks.get(steps.start, lambda: self._computed(stretch, steps))
+            return self._chunks.get(steps.start, lambda: self._compute_chunk(stretch, steps))
 
-    def _computed(self, stretch: Stretch, steps: range) -> "_Chunk":
+    def _compute_chunk(self, stretch: Stretch, steps: range) -> "_Chunk":
         """Computes the chunk with the given steps of a stretch: whole optimizer steps, or the last one."""
         topology = self.topology
         begin, end = (stretch.offset_of(min(each, self._num_full_steps)) for each in (steps.start, steps.stop))
         positions = np.arange(topology.start_position + begin, topology.start_position + end)
         costs = self.source.costs(positions, topology.cost_linear)
         if steps.stop > self._num_full_steps:
-            costs = np.concatenate((costs, self._filled().bins.costs(topology.cost_linear)))
+            costs = np.concatenate((costs, self._get_filled_step().bins.costs(topology.cost_linear)))
         per_optimizer_step = min(topology.steps_per_optimizer_step, len(steps))
         costs = costs.reshape(-1, per_optimizer_step * stretch.bins_per_step)
         begins = begin + np.arange(len(costs)) * per_optimizer_step * stretch.bins_per_step
-        arranged = arrange(costs, topology.balance, per_optimizer_step, topology.world_size, self._keys(begins))
+        arranged = arrange_by_cost(costs, topology.balance, per_optimizer_step, topology.world_size, self._keys(begins))
         arranged += begins[:, None, None, None]
         shape = (topology.world_size, len(steps), stretch.batch_size)
         return _Chunk(steps, arranged.transpose(2, 0, 1, 3).reshape(shape))
@@ -270,7 +278,7 @@ class Assignment:
     def _keys(self, begins: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Returns a key for each optimizer step, from the offset at which it begins: uint64 [n]."""
         positions = begins.astype(np.uint64) + np.uint64(self.topology.start_position)
-        return (positions + np.uint64(1)) * GOLDEN ^ np.uint64(self._key)
+        return (positions + np.uint64(1)) * GOLDEN ^ np.uint64(self._key)  # + 1, or position 0 would get `_key` itself
 
 
 class _Chunk(NamedTuple):

@@ -19,11 +19,16 @@ _INDEX_BITS = 20
 MAX_BINS_PER_OPTIMIZER_STEP = 1 << _INDEX_BITS
 """The most bins of an optimizer step that can be balanced."""
 
-_SWAPS_PER_RANK = 16  # most exchanges of two bins, for each rank; each about halves a difference
-_CLOSE_BITS = 12  # exchanges end when the costs of shares differ by less than 1 / 2^12
-_SORTED_ROUNDS = 2  # number of last rounds of a deal before which shares are sorted; before others they are reversed
-_MOST_INSERTED = 64  # most shares that are sorted by insertion
-_HALF = np.uint64(32)
+_SWAPS_PER_RANK = 16
+"""Most exchanges of two bins, for each rank. An exchange about halves a difference."""
+_CLOSE_BITS = 12
+"""Exchanges end when the costs of shares differ by at most 1 / 2^12."""
+_SORTED_ROUNDS = 2
+"""Number of last rounds of a deal before which shares are sorted. Before the others they are reversed."""
+_MOST_INSERTED = 64
+"""Most shares that are sorted by insertion; more are sorted by merging."""
+_HALF_BITS = np.uint64(32)
+"""Half of the bits of a word."""
 
 
 def arrange(
@@ -53,8 +58,10 @@ def arrange(
     Returns:
         Indices of bins in their optimizer step, each once: int64 [n, A, D, b]. A rank's bins lie together in memory.
     """
-    num, num_bins = costs.shape
-    arranged = np.empty((world_size, num, num_steps, num_bins // (num_steps * world_size)), dtype=np.int64)
+    num_optimizer_steps, num_bins = costs.shape
+    arranged = np.empty(
+        (world_size, num_optimizer_steps, num_steps, num_bins // (num_steps * world_size)), dtype=np.int64
+    )
     _fill(costs, _sorted(costs), balance is Balance.MICRO_STEP, keys, arranged)
     return arranged.transpose(1, 2, 0, 3)
 
@@ -99,7 +106,7 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
             for i in range(size):
                 cut_bins[i] = num_bins - 1 - (packed[number, end - 1 - i] & (MAX_BINS_PER_OPTIMIZER_STEP - 1))
             state = _shuffle(state, ranks)
-            if is_micro and size == num_ranks:  # one bin a rank: there is nothing to even out
+            if is_micro and size == num_ranks:  # one bin for each rank: there is nothing to even out
                 for i in range(size):
                     arranged[ranks[i], number, step, 0] = cut_bins[i]
                 continue
@@ -155,10 +162,10 @@ def _deal(costs: Any, dealt: Any) -> None:
 
 @kernel_part
 def _reverse(sums: Any, shares: Any) -> None:
-    num = len(shares)
-    for i in range(num // 2):
-        sums[i], sums[num - 1 - i] = sums[num - 1 - i], sums[i]
-        shares[i], shares[num - 1 - i] = shares[num - 1 - i], shares[i]
+    num_shares = len(shares)
+    for i in range(num_shares // 2):
+        sums[i], sums[num_shares - 1 - i] = sums[num_shares - 1 - i], sums[i]
+        shares[i], shares[num_shares - 1 - i] = shares[num_shares - 1 - i], shares[i]
 
 
 @kernel_part
@@ -166,21 +173,21 @@ def _insert(sums: Any, shares: Any) -> None:
     """Sorts few shares by ascending sum, in place. They are mostly descending, so it reverses them first."""
     _reverse(sums, shares)
     for i in range(1, len(shares)):
-        own, share, j = sums[i], shares[i], i
-        while j and sums[j - 1] > own:
+        own_sum, share, j = sums[i], shares[i], i
+        while j and sums[j - 1] > own_sum:
             sums[j], shares[j] = sums[j - 1], shares[j - 1]
             j -= 1
-        sums[j], shares[j] = own, share
+        sums[j], shares[j] = own_sum, share
 
 
 @kernel_part
 def _merge(sums: Any, shares: Any) -> None:
     """Sorts many shares by ascending sum, in place and stably. np.argsort would take 3 s to compile."""
-    num, width = len(shares), 1
-    other_sums, other_shares = np.empty(num, np.int64), np.empty(num, np.int64)
-    while width < num:
-        for begin in range(0, num, 2 * width):
-            middle, end = min(begin + width, num), min(begin + 2 * width, num)
+    num_shares, width = len(shares), 1
+    other_sums, other_shares = np.empty(num_shares, np.int64), np.empty(num_shares, np.int64)
+    while width < num_shares:
+        for begin in range(0, num_shares, 2 * width):
+            middle, end = min(begin + width, num_shares), min(begin + 2 * width, num_shares)
             left, right = begin, middle
             for at in range(begin, end):
                 if left < middle and (right == end or sums[left] <= sums[right]):
@@ -189,7 +196,7 @@ def _merge(sums: Any, shares: Any) -> None:
                 else:
                     other_sums[at], other_shares[at] = sums[right], shares[right]
                     right += 1
-        for at in range(num):
+        for at in range(num_shares):
             sums[at], shares[at] = other_sums[at], other_shares[at]
         width *= 2
 
@@ -208,16 +215,16 @@ def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
         difference = sums[high] - sums[low]
         if difference <= sums[low] >> _CLOSE_BITS:
             return
-        best, best_i, best_j = difference, -1, -1
+        least, best_i, best_j = difference, -1, -1  # the least difference that an exchange leaves, and this exchange
         j = 0
         for i in range(per_share):  # costs descend in both shares, so the best partner j only moves on
             while j < per_share and costs[dealt[high, i]] - costs[dealt[low, j]] < difference // 2:
                 j += 1
             for k in (j - 1, j):
                 if 0 <= k < per_share:
-                    left = abs(difference - 2 * (costs[dealt[high, i]] - costs[dealt[low, k]]))
-                    if left < best:
-                        best, best_i, best_j = left, i, k
+                    difference_left = abs(difference - 2 * (costs[dealt[high, i]] - costs[dealt[low, k]]))
+                    if difference_left < least:
+                        least, best_i, best_j = difference_left, i, k
         if best_i < 0:
             return
         moved = costs[dealt[high, best_i]] - costs[dealt[low, best_j]]
@@ -244,7 +251,7 @@ def _shuffle(state: Any, out: Any) -> Any:
     """Writes a random permutation of [0, len(out)) by Fisher-Yates; takes the generator's state, returns the next."""
     for i in range(len(out)):
         state += GOLDEN
-        j = np.int64(((mix(state) >> _HALF) * np.uint64(i + 1)) >> _HALF)
+        j = np.int64(((mix(state) >> _HALF_BITS) * np.uint64(i + 1)) >> _HALF_BITS)
         out[i] = out[j]
         out[j] = i
     return state

@@ -1,6 +1,8 @@
 """How often two sequences that share a bin share one again in the next epoch: the expectation for a plan.
 
 Leaves what locality windows change in the order to `shuffle_quality`.
+
+Shape letters: T templates, D distinct lengths.
 """
 
 import numpy as np
@@ -32,19 +34,21 @@ def bin_mates_again(plan: PlanIndex) -> float:
     num_repeats = np.diff(first_repeat)  # [T]
     multiplicity = np.diff(plan.first_bin).astype(np.float64)  # [T]
     counts = plan.counts.astype(np.float64)
-    of_template, by_length, first_by_length = plan.repeat_tables
-    again = pairs = 0.0
-    for length in range(num_lengths):
-        repeats = by_length[first_by_length[length] : first_by_length[length + 1]]
-        templates = of_template[repeats]  # those that hold this length
+    tables = plan.repeat_tables
+    pairs_again = pairs = 0.0
+    for length in range(num_lengths):  # an index into plan.lengths; A of the docstring
+        repeats = tables.repeats_by_length[tables.first_by_length[length] : tables.first_by_length[length + 1]]
+        templates = tables.repeat_template[repeats]  # those that hold this length
         sizes = num_repeats[templates]
         ends = np.cumsum(sizes)
+        # All repeats of these templates, one template after another, and their lengths: B of the docstring.
         mates = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first_repeat[templates] - ends + sizes, sizes)
-        lengths = plan.repeat_length[mates]
-        weights = np.repeat(multiplicity[templates] * copies[repeats], sizes) * (copies[mates] - (lengths == length))
-        shared = np.bincount(lengths, weights, num_lengths)  # S(length, ·)
-        others = counts - (np.arange(num_lengths) == length)
+        mate_lengths = plan.repeat_length[mates]
+        pairs_of_slots = copies[mates] - (mate_lengths == length)  # of a slot of this length; it is no mate of itself
+        weights = np.repeat(multiplicity[templates] * copies[repeats], sizes) * pairs_of_slots
+        shared = np.bincount(mate_lengths, weights, num_lengths)  # [D], S(A, B) for each B
+        others = counts - (np.arange(num_lengths) == length)  # [D], sequences of B that may be a mate
         pairs += shared.sum()
         known = shared > 0
-        again += (shared[known] ** 2 / (counts[length] * others[known])).sum()
-    return float(again / pairs) if pairs else 0.0
+        pairs_again += (shared[known] ** 2 / (counts[length] * others[known])).sum()
+    return float(pairs_again / pairs) if pairs else 0.0

@@ -38,7 +38,8 @@ BLOCK = 512
 MOST_IN_NARROW_WORDS = 2**31
 """The largest pool that is permuted in words of 32 bits; the rectangle of its permutation is a little larger."""
 
-_CHECKED_AT_ONCE = np.uint64(16)  # a divisor of BLOCK
+_CHECKED_AT_ONCE = np.uint64(16)
+"""Values that are checked together for more passes; a divisor of BLOCK."""
 _LAST = np.uint64(BLOCK - 1)
 _U0, _U1, _U32 = np.uint64(0), np.uint64(1), np.uint64(32)
 _0, _1, _ROUNDS = np.uint32(0), np.uint32(1), np.uint32(ROUNDS)
@@ -112,10 +113,10 @@ def no_draws(words: Any) -> Any:
 
 @inlined
 def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
-    """Writes LANES draws from one pool: first, first + 1, …, from index s of a block on.
+    """Writes LANES draws from one pool: first, first + 1, …, from index s of a block on; s is at most BLOCK - LANES.
 
-    The pool's parameters are a row of `table`. s is at most BLOCK - LANES. If fewer draws are wanted, the next call
-    overwrites the others, or `permute_pools` leaves them out by its `num`.
+    The pool's parameters are a row of `table`. If fewer draws are needed, the next call overwrites the others, or
+    `permute_pools` leaves them out by its `num`.
     """
     block, words = draws.block, draws.words
     form, keys = table[row, FORM], table[row, KEYS]
@@ -143,7 +144,8 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     for s in range(num):
         words[_VALUES + s] = _value(block, s)
     # If the first, middle and last permutation are small, most of the block's probably are.
-    middle, last, least = num >> _U1, (num - _U1) & _LAST, SMALL
+    middle, last = num >> _U1, (num - _U1) & _LAST
+    least = SMALL  # permutations of this size or more have had all their passes
     if (words[_SIZES] < SMALL) & (words[_SIZES + middle] < SMALL) & (words[_SIZES + last] < SMALL):
         _six_more_where_small(block, words, passes, num)
         least = TINY
@@ -185,7 +187,7 @@ def _six_more_where_small(block: Any, words: Any, passes: Any, num: Any) -> None
 def _collect(words: Any, passes: Any, unfinished: Any, num: Any, least: Any) -> Any:
     """Writes to `unfinished` and `passes` which values need more passes; returns the number of these values.
 
-    Permutations of size `least` or more have had all their passes, so only their values beyond size need more.
+    Permutations of size `least` or more have had all their passes, so they need more only for values at or beyond size.
     """
     num_unfinished = _U0
     for first in range(_U0, num, _CHECKED_AT_ONCE):
@@ -204,7 +206,7 @@ def _collect(words: Any, passes: Any, unfinished: Any, num: Any, least: Any) -> 
 
 @kernel_part
 def _move(block: Any, to: Any, s: Any, last_pass: Any, size: Any) -> Any:
-    """Copies the value at index s of a block to index `to`, with the key of its next pass; returns this pass's number.
+    """Copies the value at index s of a block to index `to`, with the key of its next pass; returns that pass's number.
 
     `last_pass` is the pass that the value has had last; `size` is the size of its permutation.
     """
@@ -217,11 +219,11 @@ def _move(block: Any, to: Any, s: Any, last_pass: Any, size: Any) -> Any:
     return np.uint32(next_pass)
 
 
-def _permute_positions(row: Any, positions: Any, out: Any) -> None:
+def _permute_positions_plainly(row: Any, positions: Any, out: Any) -> None:
     out[:] = permuted(row, positions.astype(np.uint64))
 
 
-@kernel_or(_permute_positions)
+@kernel_or(_permute_positions_plainly)
 def permute_positions(row: Any, positions: Any, out: Any) -> None:
     """Writes out[p] = σ(positions[p]), for all under one parameter row; positions and out are int64 [N]."""
     block = np.empty(6 * BLOCK, np.uint32)

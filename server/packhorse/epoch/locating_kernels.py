@@ -16,22 +16,24 @@ from packhorse.epoch.plan_kernels import ranges
 def _find_entries_plainly(
     tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
 ) -> int:
-    lows, highs = np.empty((2, len(tables.counts), len(wanted)), np.int64)
-    for i, (begin, num) in enumerate(zip(tables.pool_starts.tolist(), tables.counts.tolist(), strict=True)):
-        of_length = pool[begin : begin + num]
-        lows[i] = begin + np.searchsorted(of_length, wanted, side="left")
-        highs[i] = begin + np.searchsorted(of_length, wanted, side="right")
-    which, length_index = np.nonzero((highs > lows).T)
-    lows, nums = lows[length_index, which], (highs - lows)[length_index, which]
+    # For each length and each wanted id, the range of its entries in the pool: int64 [D, n] both.
+    begins, ends = np.empty((2, len(tables.counts), len(wanted)), np.int64)
+    for i, (start, count) in enumerate(zip(tables.pool_starts.tolist(), tables.counts.tolist(), strict=True)):
+        ids = pool[start : start + count]
+        begins[i] = start + np.searchsorted(ids, wanted, side="left")
+        ends[i] = start + np.searchsorted(ids, wanted, side="right")
+    # The ranges that are not empty, one after another.
+    which, length_index = np.nonzero((ends > begins).T)
+    begins, sizes = begins[length_index, which], (ends - begins)[length_index, which]
     if not has_pieces:
         which, first = np.unique(which, return_index=True)
-        length_index, lows, nums = length_index[first], lows[first], np.ones(len(first), np.int64)
-    entries, row = ranges(lows, nums)
+        length_index, begins, sizes = length_index[first], begins[first], np.ones(len(first), np.int64)
+    entries, range_of_entry = ranges(begins, sizes)
     missing = np.setdiff1d(np.arange(len(wanted)), which)
     nowhere = np.full(len(missing), -1)
-    which = np.concatenate((which[row], missing))
+    which = np.concatenate((which[range_of_entry], missing))
     order = np.argsort(which, kind="stable")
-    columns = (which, np.concatenate((length_index[row], nowhere)), np.concatenate((entries, nowhere)))
+    columns = (which, np.concatenate((length_index[range_of_entry], nowhere)), np.concatenate((entries, nowhere)))
     for out, values in zip((which_out, length_index_out, entry_out), columns, strict=True):
         out[: len(order)] = values[order][: len(out)]
     return len(order)
@@ -60,7 +62,7 @@ def find_entries(
     """
     num_rows = 0
     for w in range(len(wanted)):
-        before = num_rows
+        num_rows_before = num_rows
         for length_index in range(len(tables.counts)):
             low = tables.pool_starts[length_index]
             end = low + tables.counts[length_index]
@@ -80,9 +82,9 @@ def find_entries(
                 low += 1
                 if not has_pieces:
                     break
-            if num_rows > before and not has_pieces:
+            if num_rows > num_rows_before and not has_pieces:
                 break
-        if num_rows == before:
+        if num_rows == num_rows_before:
             if num_rows < len(which_out):
                 which_out[num_rows] = w
                 length_index_out[num_rows] = -1
@@ -101,21 +103,23 @@ def _locate_entries_plainly(
     position_out: Any,
     index_in_bin_out: Any,
 ) -> None:
+    # entries of the pool → draws → repeats → bins → positions
     (found,) = np.nonzero(entries >= 0)
     lengths = length_indices[found]
     draws = unpermuted(pool_rows[lengths], (entries[found] - tables.pool_starts[lengths]).astype(np.uint64))
-    which = np.empty(len(found), np.int64)
+    repeat_of = np.empty(len(found), np.int64)
     for length_index in np.unique(lengths).tolist():
-        ours = np.flatnonzero(lengths == length_index)
-        own = slice(repeats.first_by_length[length_index], repeats.first_by_length[length_index + 1])
-        of_length = repeats.repeats_by_length[own]
-        firsts = tables.repeat_first_draw[of_length]
-        which[ours] = of_length[np.searchsorted(firsts, draws[ours].astype(np.int64), side="right") - 1]
-    templates, copies = repeats.repeat_template[which], tables.repeat_copies[which].astype(np.int64)
-    ahead = draws.astype(np.int64) - tables.repeat_first_draw[which]
-    before = np.concatenate(([0], np.cumsum(tables.repeat_copies, dtype=np.int64)))
-    index_in_bin_out[found] = ahead % copies + before[which] - before[tables.first_repeat[templates]]
-    bins = tables.first_bin[templates] + ahead // copies
+        of_length = np.flatnonzero(lengths == length_index)
+        begin, end = repeats.first_by_length[length_index], repeats.first_by_length[length_index + 1]
+        candidates = repeats.repeats_by_length[begin:end]
+        firsts = tables.repeat_first_draw[candidates]
+        repeat_of[of_length] = candidates[np.searchsorted(firsts, draws[of_length].astype(np.int64), side="right") - 1]
+    templates, copies = repeats.repeat_template[repeat_of], tables.repeat_copies[repeat_of].astype(np.int64)
+    draws_before = draws.astype(np.int64) - tables.repeat_first_draw[repeat_of]  # of the same repeat
+    copies_before = np.concatenate(([0], np.cumsum(tables.repeat_copies, dtype=np.int64)))
+    index_in_repeat = draws_before % copies
+    index_in_bin_out[found] = index_in_repeat + copies_before[repeat_of] - copies_before[tables.first_repeat[templates]]
+    bins = tables.first_bin[templates] + draws_before // copies
     position_out[found] = unpermuted(bin_row, bins.astype(np.uint64)).astype(np.int64)
 
 
@@ -132,8 +136,8 @@ def locate_entries(
 ) -> None:
     """Finds the position, and the index in its bin, of entries of the pool; an entry of -1 is left out.
 
-    From an entry follows its draw, by the inverse permutation; from the draw its repeat, by bisection among the repeats
-    of its length; from these its bin; and from the bin its position.
+    An entry gives its draw, by the inverse permutation; the draw its repeat, by bisection among the repeats of its
+    length; draw and repeat together the bin; and the bin its position.
 
     Args:
         tables: `PlanIndex.tables`.
@@ -161,11 +165,11 @@ def locate_entries(
                 last = middle - 1
         repeat = repeats.repeats_by_length[first]
         template = repeats.repeat_template[repeat]
-        ahead = draw - tables.repeat_first_draw[repeat]
-        index_in_bin = ahead % tables.repeat_copies[repeat]
+        draws_before = draw - tables.repeat_first_draw[repeat]
+        index_in_bin = draws_before % tables.repeat_copies[repeat]
         for earlier in range(tables.first_repeat[template], repeat):
             index_in_bin += tables.repeat_copies[earlier]
         index_in_bin_out[e] = index_in_bin
         position_out[e] = np.int64(
-            backward(bin_row, np.uint64(tables.first_bin[template] + ahead // tables.repeat_copies[repeat]))
+            backward(bin_row, np.uint64(tables.first_bin[template] + draws_before // tables.repeat_copies[repeat]))
         )

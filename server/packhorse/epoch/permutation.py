@@ -1,7 +1,7 @@
 """Keyed bijections σ on [0, size), computed one element at a time, and the keys that decide them.
 
-Owns the permutation and its inverse, as kernels and as `Permutation`, and `derive_key`, by which every key is a hash of
-(seed, epoch, purpose). Leaves permuting many values at once to `epoch.draws`.
+Owns the permutation and its inverse, as kernels and as `Permutation`, and `derive_key`: a key is a hash of (seed,
+epoch, purpose). Leaves permuting many values with different parameters at once to `epoch.draws`.
 
 The permutation is a Feistel network on a rectangle. A value x = (line << half_bits) | column is the cell on a line, in
 a column, of 2^half_bits columns and ceil(size / 2^half_bits) lines. Rounds alternate: an even one rotates the line by a
@@ -26,6 +26,7 @@ from packhorse.packing import seed_from_components
 from packhorse.topology import checked_integer
 
 MAX_SEED = 2**64 - 1
+"""Largest seed, and largest epoch."""
 
 SMALL, TINY = np.uint64(4096), np.uint64(16)
 """Sizes below these take twelve and thirty rounds. Golden vectors freeze these and all other constants here."""
@@ -46,12 +47,12 @@ ROW_WIDTH = 4
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio, which splitmix64 adds to its state before every draw."""
 
-_MULTIPLIER_A = np.uint64(0xBF58476D1CE4E5B9)
-_MULTIPLIER_B = np.uint64(0x94D049BB133111EB)
+# Multipliers of splitmix64, for `mix`, and of lowbias32, for `_hash_half`.
+_MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _HALF_A, _HALF_B = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 _U0, _U1, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32))
 _1, _15, _31 = np.uint32(1), np.uint32(15), np.uint32(31)
-_SIGN = np.int32(31)
+_SIGN_SHIFT = np.int32(31)  # spreads the sign bit of an int32 over all its bits
 
 
 def derive_key(seed: int, epoch: int, purpose: str) -> int:
@@ -93,8 +94,8 @@ def checked_seed(name: str, value: object) -> int:
 @inlined
 def mix(value: Any) -> Any:
     """Returns the hash of a uint64 by splitmix64's finaliser: every bit of the value changes every bit of the hash."""
-    value = (value ^ (value >> _U30)) * _MULTIPLIER_A
-    value = (value ^ (value >> _U27)) * _MULTIPLIER_B
+    value = (value ^ (value >> _U30)) * _MIX_A
+    value = (value ^ (value >> _U27)) * _MIX_B
     return value ^ (value >> _U31)
 
 
@@ -140,7 +141,7 @@ def rotated(line: Any, rotation: Any, num_lines: Any) -> Any:
     """Returns (line + rotation) mod num_lines, for line and rotation of at most num_lines: uint32."""
     # Without a branch: the sign bit of `over`, spread over all bits, is a mask for the lines to add back.
     over = np.int32(line + rotation - num_lines)
-    return np.uint32(np.uint32(over) + (np.uint32(over >> _SIGN) & num_lines))
+    return np.uint32(np.uint32(over) + (np.uint32(over >> _SIGN_SHIFT) & num_lines))
 
 
 @inlined
@@ -264,16 +265,17 @@ def _walked(rows: Any, values: Any, one_pass: Any, order: range) -> Any:
         rows: as for `permuted`.
         values: as for `permuted`.
         one_pass: takes values through a pass, or back.
-        order: numbers of the passes in the order in which they are taken; a value skips those that it does not have.
+        order: numbers of the passes in the order in which they are taken; a value skips those that its size does not
+            need.
     """
     rows = np.broadcast_to(rows, (len(values), ROW_WIDTH))
     sizes = rows[:, SIZE]
-    extra = np.where(sizes >= SMALL, 0, np.where(sizes >= TINY, _EXTRA_IF_SMALL, _EXTRA_IF_TINY))  # as `extra_passes`
-    out, left = values.copy(), np.arange(len(values))
+    last_pass = np.where(sizes >= SMALL, 0, np.where(sizes >= TINY, _EXTRA_IF_SMALL, _EXTRA_IF_TINY))
+    out, left = values.copy(), np.arange(len(values))  # `left`: indices of values that are not finished
     while len(left):
         for pass_number in order:
-            ours = left[extra[left] >= pass_number]
-            out[ours] = one_pass(rows[ours].T, out[ours], pass_number)
+            taken = left[last_pass[left] >= pass_number]
+            out[taken] = one_pass(rows[taken].T, out[taken], pass_number)
         left = left[out[left] >= sizes[left]]
     return out
 
@@ -314,9 +316,9 @@ class Permutation:
 
     def __init__(self, size: int, key: int, tweak: int = 0) -> None:
         self.size = checked_integer("size", size, 1, MAX_SIZE)
-        arguments = (np.array([each], np.uint64) for each in (size, 0, checked_seed("tweak", tweak)))
+        sizes, offsets, tweaks = (np.array([n], np.uint64) for n in (size, 0, checked_seed("tweak", tweak)))
         table: NDArray[np.uint64] = np.empty((1, ROW_WIDTH), dtype=np.uint64)
-        fill_parameters(*arguments, np.uint64(checked_seed("key", key)), table)
+        fill_parameters(sizes, offsets, tweaks, np.uint64(checked_seed("key", key)), table)
         self.row = table[0]
 
     def forward(self, values: ArrayLike) -> NDArray[np.int64]:

@@ -28,6 +28,8 @@ cache."""
 
 # The dtypes of Numbers and ShortNumbers, in a plan with narrow tables and in one with wide ones.
 _NARROW, _WIDE = (np.int32, np.uint16), (np.int64, np.int32)
+_NUMBERS_END, _SHORT_NUMBERS_END = 2**31, 2**16
+"""Narrow tables hold Numbers and ShortNumbers below these."""
 
 Numbers = NDArray[np.int32 | np.int64]
 """Counts or indices of bins, repeats or draws: int32 in narrow tables, int64 in wide ones."""
@@ -258,7 +260,7 @@ class PlanIndex:
         counts_array = np.array([counts[int(length)] for length in lengths], dtype=np.int64)
         drawn = [0] * len(lengths)  # draws of each length that the templates so far take
         first_bin, first_repeat, sizes = [0], [0], []
-        repeats: list[tuple[int, int, int]] = []  # (index of the length, copies, first draw)
+        repeats: list[tuple[int, int, int]] = []  # (index of the length, copies, first draw), columns of the tables
         for template, multiplicity in canonical_templates(templates):
             _check_template(template, multiplicity, max_seq_len, budgets)
             for length, group in groupby(template):
@@ -277,8 +279,8 @@ class PlanIndex:
                     f"the templates use {drawn[index]} sequences of length {length}, but there are {counts[length]}"
                 )
         repeat_length, repeat_copies, repeat_first_draw = np.array(repeats, dtype=np.int64).reshape(-1, 3).T
-        most_short = max(len(lengths), max(sizes, default=0))
-        is_narrow = int(counts_array.sum()) < 2**31 and most_short < 2**16
+        largest_short = max(len(lengths), max(sizes, default=0))
+        is_narrow = int(counts_array.sum()) < _NUMBERS_END and largest_short < _SHORT_NUMBERS_END
         number, short = _NARROW if is_narrow else _WIDE
         first_bin_array = np.array(first_bin, dtype=np.int64)
         shift = max(0, first_bin[-1].bit_length() - len(sizes).bit_length() - _LOOKUP_BITS)

@@ -1,88 +1,31 @@
 """The compiled loops over a plan that lead from bins to their ids; `EpochView` runs them without the GIL.
 
-Owns these loops, and `Column`, one type for arrays of 32 and of 64 bits, so that a kernel is compiled once for both.
-Leaves the plan's tables, which these loops read, to `plan_index`, permuting draws to `draws`, and the way back from ids
-to positions to `locating_kernels`.
+Leaves the plan's tables, which these loops read, to `plan_index`, arrays of two widths to `columns`, permuting draws to
+`draws`, and the way back from ids to positions to `locating_kernels`.
 
 A function that `kernel_or` gets as its argument, such as `_find_bins_plainly`, is the kernel's plain form: it does the
 same in NumPy until the kernel is compiled.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packhorse.compiling import inlined, kernel_or, kernel_part
-from packhorse.epoch.bins import read_only
+from packhorse.epoch.columns import fetch_column, prefetch_column
 from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, set_draws
 from packhorse.epoch.permutation import OFFSET, ROW_WIDTH, SIZE, permuted
-from packhorse.epoch.vector_instructions import LANES, fill_lanes, prefetch
+from packhorse.epoch.vector_instructions import LANES, fill_lanes
 
 _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
 _PREFETCHED_AT_ONCE = np.uint64(4)
 """Entries of the block before that are prefetched with each write of draws. More than the draws of a write on average,
 so all are prefetched before the block is full; and a divisor of BLOCK."""
 
-_LINE_BYTES = 64  # bytes of a cache line
-_ROWS_IN_LINE = _LINE_BYTES // (8 * ROW_WIDTH)
-_LOADING_PAYS = 32  # tables are read ahead by `_load` if they have at most this many entries for each bin
-_NO_32, _NO_64 = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
-_READ_32, _READ_64 = read_only(_NO_32), read_only(_NO_64)
-
-
-class Column(NamedTuple):
-    """An array of numbers of either width; the field of the other width is empty."""
-
-    narrow: NDArray[np.uint32]
-    """The array if it is of 32 bits."""
-    wide: NDArray[np.int64]
-    """The array if it is of 64 bits."""
-
-
-def written(array: NDArray[np.uint32 | np.int64] | None) -> Column:
-    """Returns the column of an array that a kernel writes; an empty column for None."""
-    return _column(array, _NO_32, _NO_64)
-
-
-def read(array: NDArray[np.uint32 | np.int64] | None) -> Column:
-    """Returns the column of a `read_only` array that a kernel reads; an empty column for None."""
-    return _column(array, _READ_32, _READ_64)
-
-
-def _column(array: Any, no_32: NDArray[np.uint32], no_64: NDArray[np.int64]) -> Column:
-    """Returns the column of an array; the other field gets one of the two empty arrays."""
-    if array is None:
-        return Column(no_32, no_64)
-    return Column(array, no_64) if array.dtype == np.uint32 else Column(no_32, array)
-
-
-@kernel_part
-def fetch_column(entries: Any, num: Any, begin: Any, column: Any, out: Any) -> None:
-    """Writes out[begin + i] = column[entries[i]] for the first `num` entries; does nothing for an empty column.
-
-    `column` and `out` are Columns; if `column` is wide, so is `out`.
-    """
-    if len(column.wide):
-        for i in range(num):
-            out.wide[begin + i] = column.wide[entries[i]]
-    elif len(out.narrow):
-        for i in range(num):
-            out.narrow[begin + i] = column.narrow[entries[i]]
-    elif len(column.narrow):
-        for i in range(num):
-            out.wide[begin + i] = column.narrow[entries[i]]
-
-
-@kernel_part
-def prefetch_column(entries: Any, first: Any, num: Any, column: Any) -> None:
-    """Prefetches the memory of `num` entries of a Column, from entries[first] on."""
-    if len(column.wide):
-        for i in range(num):
-            prefetch(column.wide, entries[first + i])
-    elif len(column.narrow):
-        for i in range(num):
-            prefetch(column.narrow, entries[first + i])
+_LINE_BYTES = 64  # of a cache line
+_ROWS_IN_LINE = _LINE_BYTES // (8 * ROW_WIDTH)  # parameter rows, of 8 bytes a column
+_LOADING_PAYS = 32
+"""Tables are read ahead by `_load` if they have fewer than this many entries for each bin."""
 
 
 @inlined

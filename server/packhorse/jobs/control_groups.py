@@ -39,17 +39,19 @@ def quotas(groups: str, root: Path) -> list[float]:
         groups: the text of /proc/self/cgroup.
         root: the folder where control groups are mounted.
     """
-    all_quotas = []
+    found = []
     for version, folder in _folders_of(groups, "cpu", root):
         if version == 2:
             quota, _, period = _text_of(folder / "cpu.max").partition(" ")
         else:
             quota, period = (_text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         try:
-            all_quotas.append(int(quota) / int(period))
+            cores = int(quota) / int(period)
         except (ValueError, ZeroDivisionError):  # "max", or no file
             continue
-    return [quota for quota in all_quotas if quota > 0]
+        if cores > 0:  # version 1 has -1 for no quota
+            found.append(cores)
+    return found
 
 
 def memory_limit() -> int:
@@ -99,6 +101,8 @@ def _folders_of(groups: str, controller: str, root: Path) -> Iterator[tuple[int,
             top = next((each for each in (root / controller, root / controllers) if each.is_dir()), root)
         else:
             continue
-        within = Path(path.lstrip("/"))
-        for folder in (top, *(top / part for part in (within, *within.parents) if part != Path(part.anchor or "."))):
-            yield version, folder
+        yield version, top
+        group = top / path.lstrip("/")
+        while group != top:
+            yield version, group
+            group = group.parent

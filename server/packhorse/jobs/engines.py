@@ -74,13 +74,13 @@ class ThreadEngine:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._left: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()  # tasks that no thread has begun
         self._threads: list[threading.Thread] = []
 
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """See `Engine`."""
         futures: list[Future[_Result]] = [Future() for _ in tasks]
-        self._left.extend(zip(futures, (partial(function, task) for task in tasks), strict=True))
+        self._waiting.extend(zip(futures, (partial(function, task) for task in tasks), strict=True))
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         with held_signals():  # so that signals reach the thread that waits for results
             for _ in range(min(self.workers, len(tasks))):
@@ -91,7 +91,7 @@ class ThreadEngine:
 
     def end(self) -> None:
         """Starts no more tasks, and waits up to `_END_SECONDS` for those that are running."""
-        self._left.clear()
+        self._waiting.clear()
         deadline = time.monotonic() + _END_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -100,7 +100,7 @@ class ThreadEngine:
         """Runs tasks until none are left; the body of each thread."""
         while True:
             try:
-                future, task = self._left.popleft()
+                future, task = self._waiting.popleft()
             except IndexError:
                 return
             try:
@@ -111,6 +111,7 @@ class ThreadEngine:
 
 @contextmanager
 def _open_threads(workers: int) -> Iterator[ThreadEngine]:
+    """Gives an engine of threads, and ends it afterwards."""
     engine = ThreadEngine(workers)
     try:
         yield engine

@@ -20,7 +20,7 @@ Total = int | Callable[[], int] | None
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_START = 60.0
-"""Time from which on the time left is always shown. Before, it is shown only if 1 % is done: while processes start and
+"""Time after which the time left is always shown. Before, it is shown only if 1 % is done: while processes start and
 loops compile, the rate says little."""
 
 
@@ -100,7 +100,7 @@ class _Bars(Progress):
 
     @contextmanager
     def task(self, name: str, total: Total = None, unit: str = "") -> Iterator[Advance]:
-        bar = self._bars.add_task(f"{name} ({unit})" if unit else name, total=_now(total), rate="")
+        bar = self._bars.add_task(f"{name} ({unit})" if unit else name, total=_units_now(total), rate="")
         began = time.monotonic()
         done = 0
 
@@ -108,7 +108,7 @@ class _Bars(Progress):
             nonlocal done
             done += count
             rate = done / max(time.monotonic() - began, 1e-3)  # the clock may not have moved yet
-            self._bars.update(bar, completed=done, total=_now(total), rate=f"{rate:,.0f}/s")
+            self._bars.update(bar, completed=done, total=_units_now(total), rate=f"{rate:,.0f}/s")
 
         yield advance
         self._bars.update(bar, total=done or 1, completed=done or 1)
@@ -124,37 +124,37 @@ class Lines(Progress):
     @contextmanager
     def task(self, name: str, total: Total = None, unit: str = "") -> Iterator[Advance]:
         """See `Progress.task`."""
-        began = last_line = self._clock()
+        began = last_shown = self._clock()
         done = 0
-        unit_after = f" {unit}" if unit else ""
+        unit_text = f" {unit}" if unit else ""
 
         def advance(count: int) -> None:
-            """Counts finished units, and writes a line if the last one is five seconds old."""
-            nonlocal done, last_line
+            """Counts finished units, and writes a line if the last line is five seconds old."""
+            nonlocal done, last_shown
             done += count
             now = self._clock()
-            if now - last_line < _SECONDS_BETWEEN_LINES:
+            if now - last_shown < _SECONDS_BETWEEN_LINES:
                 return
-            last_line = now
+            last_shown = now
             rate = done / (now - began)
-            line = f"{name}: {done:,}{unit_after}, {rate:,.0f}/s"
-            whole = _now(total)
-            if whole and rate:
-                of = f"{whole:,}" if isinstance(total, int) else f"about {whole:,}"
-                line = f"{name}: {done:,} of {of}{unit_after} ({done / whole:.0%}), {rate:,.0f}/s"
-                if 100 * done >= whole or now - began >= _SECONDS_TO_START:
-                    line += f", {_duration(max(0, whole - done) / rate)} left"
+            line = f"{name}: {done:,}{unit_text}, {rate:,.0f}/s"
+            units = _units_now(total)
+            if units and rate:
+                total_text = f"{units:,}" if isinstance(total, int) else f"about {units:,}"
+                line = f"{name}: {done:,} of {total_text}{unit_text} ({done / units:.0%}), {rate:,.0f}/s"
+                if 100 * done >= units or now - began >= _SECONDS_TO_START:
+                    line += f", {_duration(max(0, units - done) / rate)} left"
             print(line, file=self._stream, flush=True)
 
         yield advance
         seconds = self._clock() - began
         if seconds >= _SECONDS_BETWEEN_LINES:
-            count = f" {done:,}{unit_after}" if done else ""
-            print(f"{name}:{count} done in {_duration(seconds)}", file=self._stream, flush=True)
+            done_text = f" {done:,}{unit_text}" if done else ""
+            print(f"{name}:{done_text} done in {_duration(seconds)}", file=self._stream, flush=True)
 
 
-def _now(total: Total) -> int | None:
-    """Returns a total as it is, or as it is estimated now."""
+def _units_now(total: Total) -> int | None:
+    """Returns the number of units of a total, as it is or as it is estimated now; None if it is unknown."""
     return total() if callable(total) else total
 
 

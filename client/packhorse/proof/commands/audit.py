@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
-from packhorse.cli.shared.printing import streams_shape
 from packhorse.cli.shared.service import asking_for, timeout_option
 from packhorse.cli.shared.tokens import by_component, open_tokens
 from packhorse.client import Client, DatasetInfo
 from packhorse.jobs import show_progress
 from packhorse.proof import AuditReport, ComponentReport, EpochOfStreams
+from packhorse.proof.commands._streams_shape import streams_shape
 from packhorse.topology import Skips, Topology
 from packhorse.topology.checks import counted
 from packhorse.types import skipped_text

@@ -12,8 +12,8 @@ import click
 import numpy as np
 
 from packhorse.cli.shared.options import Seconds, target_option
-from packhorse.cli.shared.printing import streams_shape
 from packhorse.cli.shared.service import access_of_command, asking
+from packhorse.proof.commands._streams_shape import streams_shape
 from packhorse.proof.load import Load, Measured, run_load
 from packhorse.topology import Topology
 from packhorse.topology.checks import counted

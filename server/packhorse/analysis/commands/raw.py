@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli import in_flags, main
+from packhorse.cli import main
+from packhorse.cli.shared.spelling import in_flags
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import message_of, parameter
 from packhorse.topology import checked_integer

@@ -12,12 +12,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from packhorse.cli import in_flags
+from packhorse.cli.shared.spelling import in_flags
 from packhorse.parameters import message_of
 
+_MOST_OF_CHOICES = 60
+"""Characters of a flag's choices up to which the help shows all of them in place of a value."""
 _METAVARS = {int: "N", float: "NUMBER"}
+"""Type of a flag's value → what the help shows in its place."""
 _METAVARS_OF_NAMES = {"_column": "NAME", "_seconds": "SECONDS"}
-"""End of a flag's name → what it takes."""
+"""End of a flag's name → what the help shows in place of its value."""
 
 
 def field_texts(kind: type) -> dict[str, str]:
@@ -58,8 +61,8 @@ def flags_of(
     """
     names, choices = names or {}, choices or {}
     hints, texts = get_type_hints(kind), field_texts(kind)
-    flagged = {each.name: each for each in fields(kind) if each.init and each.name not in leave_out}
-    flag_of = {name: names.get(name, name) for name in flagged}
+    defaults = {field.name: field.default for field in fields(kind) if field.init and field.name not in leave_out}
+    flag_of = {name: names.get(name, name) for name in defaults}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the command with the flags."""
@@ -68,7 +71,7 @@ def flags_of(
         def with_object(*arguments: Any, **options: Any) -> Any:
             """Runs the command with the object that is made of the flags' values."""
             given = {name: options.pop(flag) for name, flag in flag_of.items()}
-            is_left_out = is_optional and all(given[name] == flagged[name].default for name in flagged)
+            is_left_out = is_optional and given == defaults
             try:
                 made = None if is_left_out else kind(**given)
             except ValueError as error:
@@ -78,11 +81,11 @@ def flags_of(
             return command(*arguments, **options, **{argument: made})
 
         decorated: Callable[..., Any] = with_object
-        for name in reversed(flagged):  # as decorators, the last of which click shows first
+        for name in reversed(defaults):  # as decorators, the last of which click shows first
             text = texts[name]
             for field, flag in flag_of.items():  # a docstring names other fields, the help their flags
                 text = text.replace(f"`{field}`", f"--{flag.replace('_', '-')}")
-            option = _option(flag_of[name], flagged[name].default, hints[name], choices.get(name), text)
+            option = _option(flag_of[name], defaults[name], hints[name], choices.get(name), text)
             decorated = option(decorated)
             # The names by which `in_flags` finds this flag for a message of the library.
             decorated.__click_params__[-1].fields = (name, f"{argument}.{name}")  # type: ignore[attr-defined]
@@ -136,4 +139,4 @@ def _metavar(flag: str, hint: Any) -> str:
 
 def _short_metavar(choices: list[str]) -> str | None:
     """Returns a short metavar for many choices, which click would write into one line; None if they fit."""
-    return None if len("|".join(choices)) <= 60 else f"[{choices[0]}|{choices[1]}|…]"
+    return None if len("|".join(choices)) <= _MOST_OF_CHOICES else f"[{choices[0]}|{choices[1]}|…]"

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from packhorse.cli import in_flags, main
+from packhorse.cli import main
+from packhorse.cli.shared.spelling import in_flags
 from packhorse.dataset import PlanOptions, PreparedDataset, open_prepared, refuse_holding, refuse_output
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution
@@ -24,6 +25,7 @@ from packhorse.prepare import Grouping, InputColumns, check_plan
 from packhorse.storage import read_record, write_record
 
 _RECORD = "made.json"
+"""File in the hidden folder that says from which arguments and files the tokens were made; it is written last."""
 
 
 class Place(NamedTuple):
@@ -73,16 +75,16 @@ def tokens_of_text(
         ValueError: the options of the plan contradict each other; raised before any token is made.
         FileExistsError: something is at the output already, which `place` does not let it replace or append to.
     """
-    old_index = _check(sources, plan, columns, grouping, place)
+    old_index = _checked_old_index(sources, plan, columns, grouping, place)
     output = place.output.resolve()
     folder = output.with_name(f".{output.name}.tokens")
     tokens, record = folder / "tokens" / output.name, folder / _RECORD
     arguments = [each for source in sources for each in ("--input", source)] + list(options)
     arguments += _options_of_both(columns, execution)
-    read = arguments if old_index is None else [*arguments, str(old_index)]
-    request = {"arguments": arguments, "files": _files_now(read)}
+    files = _files_now(arguments if old_index is None else [*arguments, str(old_index)])
+    request = {"arguments": arguments, "files": files}
     made = read_record(record)
-    if made is not None and request["files"] is not None and request.items() <= made.items():
+    if made is not None and files is not None and request.items() <= made.items():
         click.echo("tokens       those of the call before: neither its options nor a file has changed")
     else:
         flags = ["--resume"] if execution.resume else []
@@ -91,9 +93,9 @@ def tokens_of_text(
         record.unlink(missing_ok=True)
         made = {**request, "sequences_per_row": _tokenize([*arguments, *flags], tokens, old_index)}
         write_record(record, made)
-    group_size = made["sequences_per_row"]
+    sequences_per_row = made["sequences_per_row"]
     try:
-        yield MadeTokens(f"{tokens}.idx", Grouping(size=group_size) if group_size > 1 else None)
+        yield MadeTokens(f"{tokens}.idx", Grouping(size=sequences_per_row) if sequences_per_row > 1 else None)
     except BaseException:
         if click.get_current_context().info_name == "prepare":  # `inspect` takes the folder away
             click.echo(
@@ -103,13 +105,12 @@ def tokens_of_text(
     shutil.rmtree(folder)
 
 
-def _check(
+def _checked_old_index(
     sources: Sequence[str], plan: PlanOptions, columns: InputColumns, grouping: Grouping | None, place: Place
 ) -> Path | None:
-    """Refuses what would fail after the text was tokenized; see `tokens_of_text`.
+    """Returns the index of the tokens to which those of the text are appended; None if a new dataset is made.
 
-    Returns:
-        The index of the tokens to which those of the text are appended; None if a new dataset is made.
+    Refuses whatever would fail only after the text was tokenized; arguments and errors are those of `tokens_of_text`.
     """
     if plan.max_seq_len is None:
         raise click.UsageError("Missing option '--max-seq-len'.")
@@ -151,14 +152,14 @@ def _index_of_tokens(dataset: PreparedDataset) -> Path:
 
 def _options_of_both(columns: InputColumns, execution: Execution) -> list[str]:
     """Returns the options that prepare and tokenize both have, as arguments of tokenize."""
-    given = {
+    values = {
         "--id-column": columns.id,
         "--on-bad-row": None if columns.on_bad_row == "error" else columns.on_bad_row,
         "--engine": None if execution.engine == "threads" else execution.engine,
         "--workers": execution.workers,
         "--ray-address": execution.ray_address,
     }
-    return [each for flag, value in given.items() if value is not None for each in (flag, str(value))]
+    return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
 
 
 def _run_tokenize(arguments: list[str]) -> int:
@@ -170,10 +171,10 @@ def _run_tokenize(arguments: list[str]) -> int:
     try:
         # Named as the command that the user typed, for usage errors.
         with command.make_context("prepare", arguments, parent=context.parent) as running:
-            rows: int = command.invoke(running)
+            sequences_per_row: int = command.invoke(running)
     except ValueError as error:
         raise click.ClickException(in_flags(message_of(error), command.params)) from error
-    return rows
+    return sequences_per_row
 
 
 def _files_now(arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -181,9 +182,9 @@ def _files_now(arguments: Sequence[str]) -> dict[str, Any] | None:
 
     An argument names a file by its path, as NAME=PATH, by a pattern, or by a folder that contains it.
     """
-    named = {part for each in arguments for part in (each, each.partition("=")[2]) if part}
+    named = {text for argument in arguments for text in (argument, argument.partition("=")[2]) if text}
     if any(map(is_url, named)):
         return None
-    paths = [Path(path) for part in named for path in ([part] if os.path.exists(part) else glob(part, recursive=True))]
+    paths = [Path(path) for text in named for path in ([text] if os.path.exists(text) else glob(text, recursive=True))]
     files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
     return {str(file.resolve()): [file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(files)}

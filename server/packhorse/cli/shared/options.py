@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from packhorse.cli import in_flags
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.profiles import of_profile, profile_option
+from packhorse.cli.shared.spelling import in_flags
 from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
 from packhorse.parameters import message_of
 from packhorse.topology import Skips, Topology
@@ -40,22 +40,23 @@ class Wait(Seconds):
     """A time to wait for an answer; `inf` becomes `_LONGEST_WAIT_SECONDS`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Returns the number of seconds, at most that."""
+        """Returns the number of seconds, at most `_LONGEST_WAIT_SECONDS`."""
         return min(super().convert(value, param, ctx), _LONGEST_WAIT_SECONDS)
 
 
-def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **options: Any) -> Callable[..., Any]:
+def remote_timeout_option(command: Callable[..., Any], *, help_text: str = "", **options: Any) -> Callable[..., Any]:
     """Adds --timeout-seconds: how long a command keeps trying to read from servers and object stores.
 
     While the command runs, the value is also in the environment, so that child processes use it.
 
     Args:
         command: the command's function.
-        says: the help; empty for the help about object stores.
+        help_text: the help; empty for the help about object stores.
         options: further arguments of `click.option`.
     """
 
     def keep(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+        """Returns the value, from a flag or a profile, and keeps it in the environment until the command ends."""
         value = of_profile(context, option, value)
         if value is not None:
             before = os.environ.get(TIMEOUT_VARIABLE)
@@ -70,7 +71,7 @@ def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **opti
         envvar=TIMEOUT_VARIABLE,
         show_envvar=True,
         callback=keep,
-        help=says
+        help=help_text
         or "How long to keep trying without an answer from an object store.  [default: 10 if it has never answered, "
         "120 if the connection was lost]",
         **options,
@@ -120,6 +121,7 @@ def topology_options(command: Callable[..., Any], *, leave_out: tuple[str, ...] 
     """Adds the flags of a topology and --skip; the command receives them as `topology` and `skip`."""
 
     def parse(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> Skips:
+        """Returns the positions of --skip."""
         try:
             return Skips.parse(value)
         except ValueError as error:

@@ -1,6 +1,7 @@
-"""How commands print: the console, tables, and the shape of a run.
+"""How commands print: the console, and tables.
 
-Owns how a table is laid out, also if it is too wide for the terminal. Leaves other figures to `packhorse.analysis`.
+Owns how a table is laid out, also if it is too wide for the terminal. Leaves what stands in it to the commands, and
+sentences about a dataset to `sentences`.
 """
 
 import sys
@@ -10,8 +11,6 @@ from typing import Any, NoReturn
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
-
-from packhorse.topology.checks import counted
 
 _WIDTH_IN_FILES = 1_000_000
 """Columns of a console that prints to a file or a pipe: so many that a table is as wide as its cells, and digests and
@@ -53,9 +52,9 @@ class OutputConsole(Console):
         if self.measure(table, options=self.options.update(max_width=_WIDTH_IN_FILES)).maximum <= self.width:
             return table
         cells = [[column.header, *column.cells] for column in table.columns]
-        needs = [[Measurement.get(self, self.options, cell) for cell in column] for column in cells]
-        least_widths = [max(need.minimum for need in column) for column in needs]  # of the longest word
-        widths = [max(need.maximum for need in column) for column in needs]  # of the longest cell
+        measured = [[Measurement.get(self, self.options, cell) for cell in column] for column in cells]
+        least_widths = [max(each.minimum for each in column) for column in measured]  # of the longest word
+        widths = [max(each.maximum for each in column) for column in measured]  # of the longest cell
         num_gaps = max(1, len(widths) - 1)
         gap = min(2, (self.width - sum(least_widths)) // num_gaps)
         if gap < 1 and table.show_header:
@@ -124,8 +123,3 @@ def facts_table(facts: Mapping[str, str]) -> Table:
     for name, value in facts.items():
         made.add_row(name, value)
     return made
-
-
-def streams_shape(world_size: int, workers_per_rank: int) -> str:
-    """Returns the streams of a run: "2 ranks × 4 workers"."""
-    return f"{counted(world_size, 'rank')} × {counted(workers_per_rank, 'worker')}"

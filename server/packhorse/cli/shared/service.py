@@ -1,9 +1,10 @@
-"""How a command connects to a server or a folder, and the line on stderr while no server answers."""
+"""How a command connects to a server, or to a folder in its own process.
+
+Leaves what stderr shows while no server answers to `_status_line`.
+"""
 
 import logging
 import os
-import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,25 +12,24 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.file_proxy import FileProxy
 
+from packhorse.cli.shared._status_line import StatusLine
 from packhorse.cli.shared.options import remote_timeout_option
 from packhorse.cli.shared.profiles import ACCESS_KEYS, PROFILE
 from packhorse.client import Access, Client, RetryPolicy, connect
 from packhorse.client.errors import ServerUnavailableError
 
-_CLEAR_LINE = "\r\x1b[2K"
 # As in packhorse.dataset; repeated here, so that asking a server imports nothing that opens folders.
 _MANIFEST, _MIXTURE_SUFFIX = "manifest.json", ".mixture.toml"
 
 
 def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout-seconds."""
-    says = (
+    help_text = (
         "How long to keep trying without an answer.  [default: 10 if the server has never answered, 120 if the "
         "connection was lost; a server that nothing names is asked once]"
     )
-    return remote_timeout_option(command, says=says)
+    return remote_timeout_option(command, help_text=help_text)
 
 
 def access_of_command() -> Access:
@@ -38,6 +38,7 @@ def access_of_command() -> Access:
 
 
 def _options_of_access() -> dict[str, Any]:
+    """Returns the arguments of `Access` that the command's --profile has."""
     context = click.get_current_context(silent=True)
     profile = {} if context is None else context.meta.get(PROFILE, {})
     return {key: profile[key] for key in ACCESS_KEYS if key in profile}
@@ -51,7 +52,7 @@ def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
     neither the command nor the environment names a server, there may be none, so the default address is tried once.
     """
     retry = None if timeout_seconds is not None or _is_target_named() else RetryPolicy(connect_seconds=0)
-    line = _StatusLine()
+    line = StatusLine()
     logger = logging.getLogger("packhorse")
     logger.addHandler(line)
     try:
@@ -100,33 +101,6 @@ def _is_target_named() -> bool:
     context = click.get_current_context()
     is_default = context.get_parameter_source("target") is ParameterSource.DEFAULT
     return not is_default or "target" in context.meta.get(PROFILE, {})
-
-
-class _StatusLine(logging.Handler):
-    """Shows the client's warnings on stderr; on a terminal, the latest one only."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._is_shown = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Shows a record's first line."""
-        text = record.getMessage().partition("\n")[0]
-        # Where bars are drawn, rich has replaced stderr and puts lines above them.
-        if sys.stderr.isatty() and not isinstance(sys.stderr, FileProxy):
-            width = shutil.get_terminal_size().columns
-            sys.stderr.write(_CLEAR_LINE + (text if len(text) < width else text[: width - 2] + "…"))
-            sys.stderr.flush()
-            self._is_shown = True
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Removes the line from the terminal, if there is one."""
-        if self._is_shown:
-            sys.stderr.write(_CLEAR_LINE)
-            sys.stderr.flush()
-            self._is_shown = False
 
 
 def check_one_server(target: str) -> None:

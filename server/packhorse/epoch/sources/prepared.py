@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.epoch import locating_kernels, plan_kernels
 from packhorse.epoch.bins import Bins, PoolArray, read_only
+from packhorse.epoch.columns import column_to_read, column_to_write
 from packhorse.epoch.draws import MOST_IN_NARROW_WORDS, permute_positions
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, checked_seed, derive_key, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.plan_kernels import read, written
 from packhorse.epoch.sources.source import Locations, checked_positions
 from packhorse.epoch.sources.unfilled import LENGTHS, Columns, Outline, UnfilledBins, bins_at
 from packhorse.packing import Template
@@ -66,7 +66,7 @@ class EpochView:
         self.max_sequences_per_bin = plan.max_sequences_per_bin
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
-        self._columns = (read(self._pool), read(self._first_tokens))
+        self._columns = (column_to_read(self._pool), column_to_read(self._first_tokens))
         self._dtypes = {"ids": pool.dtype, "lengths": LENGTHS}
         if first_tokens is not None:
             self._dtypes["first_tokens"] = first_tokens.dtype
@@ -122,9 +122,9 @@ class EpochView:
             templates,
             copies,
             bounds[0],
-            written(columns["ids"]),
+            column_to_write(columns["ids"]),
             columns["lengths"],
-            written(None if self._first_tokens is None else columns["first_tokens"]),
+            column_to_write(None if self._first_tokens is None else columns["first_tokens"]),
         )
         return int(num_tokens)
 

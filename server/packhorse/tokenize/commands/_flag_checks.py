@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from packhorse.cli import in_flags
+from packhorse.cli.shared.spelling import in_flags
 from packhorse.parameters import message_of
 from packhorse.tokenize import (
     ChatColumns,
