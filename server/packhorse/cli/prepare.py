@@ -131,10 +131,9 @@ def command(
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
-    with (
-        warnings.catch_warnings(record=True) as caught,
-        stopped_by_signals(_WHEN_STOPPED if click.get_current_context().info_name == "prepare" else "nothing is left"),
-    ):
+    # `packhorse inspect` runs this command too, and removes what it makes.
+    when_stopped = _WHEN_STOPPED if click.get_current_context().info_name == "prepare" else "nothing is left"
+    with warnings.catch_warnings(record=True) as caught, stopped_by_signals(when_stopped):
         columns = replace(columns, resources=tuple(Resource.parse(text) for text in resources))
         if tokenizer is not None:
             if dry_run or layout == "seqpack":

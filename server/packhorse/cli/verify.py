@@ -284,7 +284,7 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
         else:
             click.echo(f"not compared: the tokens themselves, of which a plan knows only lengths. {_UNPROVEN}")
     if tokens is not None and not is_url(tokens) and is_offered("recorded_lines"):
-        for line in from_shelf("recorded_lines")(tokens):  # what the rows num_given and the tokens do not
+        for line in from_shelf("recorded_lines")(tokens):  # what the rows held and the tokens do not
             click.echo(line)
     elif manifest is not None and manifest.inputs is not None and manifest.inputs.left_out:
         click.echo(f"not in the tokens, as tokenize left it out: {left_out_text(manifest.inputs.left_out)}")

@@ -95,22 +95,26 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
     num_ranks, num_optimizer_steps, num_steps, batch = arranged.shape
     num_bins = costs.shape[1]
     num_cuts = num_steps if is_micro else 1
-    size = num_bins // num_cuts
-    cut_bins, cut_costs, rank_of = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(num_bins, np.int64)
-    dealt = np.empty((num_ranks, size // num_ranks), np.int64)
+    cut_size = num_bins // num_cuts
+    cut_bins, cut_costs, rank_of = (
+        np.empty(cut_size, np.int64),
+        np.empty(cut_size, np.int64),
+        np.empty(num_bins, np.int64),
+    )
+    dealt = np.empty((num_ranks, cut_size // num_ranks), np.int64)
     cuts, ranks, num_taken = np.empty(num_cuts, np.int64), np.empty(num_ranks, np.int64), np.empty(num_ranks, np.int64)
     for number in range(num_optimizer_steps):
         state = _shuffle(mix(keys[number]), cuts)
         for step in range(num_cuts):
-            end = num_bins - cuts[step] * size
-            for i in range(size):
+            end = num_bins - cuts[step] * cut_size
+            for i in range(cut_size):
                 cut_bins[i] = num_bins - 1 - (packed[number, end - 1 - i] & (MAX_BINS_PER_OPTIMIZER_STEP - 1))
             state = _shuffle(state, ranks)
-            if is_micro and size == num_ranks:  # one bin for each rank: there is nothing to even out
-                for i in range(size):
+            if is_micro and cut_size == num_ranks:  # one bin for each rank: there is nothing to even out
+                for i in range(cut_size):
                     arranged[ranks[i], number, step, 0] = cut_bins[i]
                 continue
-            for i in range(size):
+            for i in range(cut_size):
                 cut_costs[i] = costs[number, cut_bins[i]]
             _deal(cut_costs, dealt)
             if is_micro:
@@ -120,7 +124,7 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
         if not is_micro:  # each rank takes its bins in the order of their positions, which is random
             for share in range(num_ranks):
                 num_taken[share] = 0
-                for i in range(size // num_ranks):
+                for i in range(cut_size // num_ranks):
                     rank_of[cut_bins[dealt[share, i]]] = ranks[share]
             for i in range(num_bins):
                 rank = rank_of[i]

@@ -105,9 +105,9 @@ class Bins:
         sizes = self.sizes()[which]
         ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
-        sequences = np.repeat(self.bin_ends[which] - ends, sizes) + np.arange(total)
+        indices = np.repeat(self.bin_ends[which] - ends, sizes) + np.arange(total)  # of their sequences
         return Bins(
-            **self.sequences(sequences),
+            **self.sequences(indices),
             bin_ends=ends,
             positions=self.positions[which],
             component_ids=None if self.component_ids is None else self.component_ids[which],
@@ -115,10 +115,13 @@ class Bins:
         )
 
     def sequences(self, which: NDArray[np.int64]) -> dict[str, Any]:
-        """Returns the fields of some sequences: field name → its values for them, [M], or None if it is None here.
+        """Returns the arguments of a `Bins` that hold some sequences, such as ids and lengths.
 
         Args:
             which: int64 [M], indices into `ids`.
+
+        Returns:
+            Field name → its values for these sequences, [M]; None if the field is None here.
         """
         columns = {name: getattr(self, name) for name in ("ids", "lengths", *SEQUENCE_COLUMNS)}
         return {name: None if column is None else column[which] for name, column in columns.items()}

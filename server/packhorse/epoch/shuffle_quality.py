@@ -68,9 +68,9 @@ def shuffle_quality(
     )
     unwindowed = WindowedView(plan, pool, seed=seed, epoch=0, num_windows=1, first_tokens=first_tokens)
     positions, lengths = _in_corpus_order(first)
-    again, _ = _in_corpus_order(second)
+    next_positions, _ = _in_corpus_order(second)
     num_bins = plan.num_bins
-    gaps = (num_bins - positions + again) / num_bins
+    gaps = (num_bins - positions + next_positions) / num_bins
     windows = np.searchsorted(first.window_starts, positions, side="right")
     global_positions, _ = _in_corpus_order(unwindowed)
     # Of random pairs, a share of 2 · NEAR - NEAR² is near.
@@ -99,25 +99,28 @@ def _in_corpus_order(view: WindowedView) -> tuple[NDArray[np.int64], NDArray[np.
 
 def _chi_square(positions: NDArray[np.int64], num_bins: int) -> float:
     """Returns Pearson's statistic of (part of the corpus, part of the epoch), divided by its degrees of freedom."""
-    of_corpus = np.arange(len(positions)) * _CELLS // len(positions)
+    corpus_parts = np.arange(len(positions)) * _CELLS // len(positions)
+    epoch_parts = positions * _CELLS // num_bins
     table = np.zeros((_CELLS, _CELLS))
-    np.add.at(table, (of_corpus, positions * _CELLS // num_bins), 1)
+    np.add.at(table, (corpus_parts, epoch_parts), 1)
     expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / len(positions)
     known = expected > 0
     return float(((table - expected)[known] ** 2 / expected[known]).sum() / (_CELLS - 1) ** 2)
 
 
 def _read_share(parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
-    """Returns the bytes of all pages read, relative to those of all tokens; each part of an epoch reads a page once.
+    """Returns the bytes of all pages read, relative to the bytes of all tokens; a part of an epoch reads a page once.
 
     Args:
         parts: part of the epoch in which each sequence comes, in the order of the corpus: int64 [n].
         lengths: lengths in tokens, in the same order: int64 [n].
     """
     ends = np.cumsum(lengths) * BYTES_PER_TOKEN
-    order = np.argsort(parts, kind="stable")
-    part, last = parts[order], (ends[order] - 1) // PAGE_BYTES
-    first = (ends - lengths * BYTES_PER_TOKEN)[order] // PAGE_BYTES
-    shared = (part[1:] == part[:-1]) & (first[1:] == last[:-1])  # begins in the page in which the sequence before ends
-    num_pages = int((last - first + 1).sum() - shared.sum())
+    order = np.argsort(parts, kind="stable")  # of reading: part after part, each in the order of the corpus
+    part = parts[order]
+    first_page = (ends - lengths * BYTES_PER_TOKEN)[order] // PAGE_BYTES
+    last_page = (ends[order] - 1) // PAGE_BYTES
+    # Whether a sequence begins in the page in which the one before it ends, which is read once.
+    is_shared = (part[1:] == part[:-1]) & (first_page[1:] == last_page[:-1])
+    num_pages = int((last_page - first_page + 1).sum() - is_shared.sum())
     return num_pages * PAGE_BYTES / float(ends[-1])

@@ -39,13 +39,13 @@ class Waiting:
             >>> Waiting.of_costs(np.array([[[[3], [1]], [[1], [3]]]]))
             Waiting(at_steps=0.5, at_optimizer_steps=0.0)
         """
-        of_ranks = costs.sum(axis=3).astype(np.float64)
-        return cls(at_steps=_excess(of_ranks), at_optimizer_steps=_excess(of_ranks.sum(axis=1)))
+        rank_costs = costs.sum(axis=3).astype(np.float64)
+        return cls(at_steps=_excess(rank_costs), at_optimizer_steps=_excess(rank_costs.sum(axis=1)))
 
 
-def _excess(of_ranks: NDArray[np.float64]) -> float:
-    """Returns the slowest rank's time divided by the mean rank's, minus 1; ranks are the last axis."""
-    return float(max(of_ranks.max(axis=-1).sum() / of_ranks.mean(axis=-1).sum() - 1, 0.0))
+def _excess(rank_costs: NDArray[np.float64]) -> float:
+    """Returns how much longer the slowest rank takes than the mean rank, as a share; ranks are the last axis."""
+    return float(max(rank_costs.max(axis=-1).sum() / rank_costs.mean(axis=-1).sum() - 1, 0.0))
 
 
 def idle_share(excess: float) -> float:
@@ -125,11 +125,11 @@ def waiting_of_costs(
     """Computes `waiting_of` from the costs of bins in the order of an epoch: int64 [n, W]."""
     shape = (len(costs), topology.accumulation, topology.world_size, topology.stretches[0].batch_size)
     keys = np.arange(len(costs), dtype=np.uint64)
-    found = {}
+    waiting = {}
     for balance in balances:
         in_order = costs
         if balance is not Balance.NONE:
             arranged = arrange(costs, balance, topology.accumulation, topology.world_size, keys)
             in_order = np.take_along_axis(costs, arranged.reshape(costs.shape), axis=1)
-        found[balance] = Waiting.of_costs(in_order.reshape(shape))
-    return found
+        waiting[balance] = Waiting.of_costs(in_order.reshape(shape))
+    return waiting

@@ -16,7 +16,10 @@ def first_plan(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Packe
     """Returns best-fit's plan, or the balanced one if a limit of sequences leaves best-fit far above the bound."""
     bound = bound_of_pairs(pairs, capacity, limit)
     plan = PackerResult(templates=best_fit_decreasing(pairs, capacity, limit), algorithm="best-fit", lower_bound=bound)
-    if not pairs or is_near(plan) or limit >= capacity // pairs[-1][0]:
+    if not pairs or is_near(plan):
+        return plan
+    shortest, _ = pairs[-1]
+    if limit >= capacity // shortest:  # no bin can reach the limit
         return plan
     templates = balanced(pairs, capacity, limit)
     if templates.total() >= plan.templates.total():

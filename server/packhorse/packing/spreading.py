@@ -110,18 +110,18 @@ def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter
     """
     too_few = bound_of_pairs(pairs, capacity, limit) - 1
     step = 1
-    while (found := _spread_over(too_few + step, pairs, capacity, limit)) is None:
+    while (best := _spread_over(too_few + step, pairs, capacity, limit)) is None:
         too_few += step
         step *= 2
-    enough = too_few + step
+    enough = too_few + step  # bins of `best`
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         templates = _spread_over(middle, pairs, capacity, limit)
         if templates is None:
             too_few = middle
         else:
-            enough, found = middle, templates
-    return found
+            enough, best = middle, templates
+    return best
 
 
 def _spread_over(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template] | None:

@@ -110,7 +110,7 @@ class PackingStats:
         )
 
     def with_tokens(self, total_tokens: int, lower_bound: int) -> "PackingStats":
-        """Returns a copy with other tokens and another bound; the percentiles stay. For templates of rounded sizes."""
+        """Returns a copy with other tokens and another bound, for templates of rounded sizes; the percentiles stay."""
         return self._of(
             n_bins=self.n_bins,
             n_sequences=self.n_sequences,
@@ -131,7 +131,7 @@ class PackingStats:
         lower_bound: int,
         fullness: tuple[float, float, float],
     ) -> "PackingStats":
-        """Adds the fields that follow from others."""
+        """Returns figures, with the fields that follow from these arguments."""
         capacity = n_bins * max_seq_len
         p50, p90, p99 = fullness
         return cls(

@@ -16,18 +16,18 @@ def greedy_knapsack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> 
     """
     lengths = [length for length, _ in reversed(pairs)]
     left = [count for _, count in reversed(pairs)]
-    not_empty = list(range(len(lengths) + 1))  # see longest_at_most
+    parents = list(range(len(lengths) + 1))  # see longest_at_most
 
     def longest_at_most(index: int) -> int:
         """Returns the largest index, at most this one, of a length with sequences left; -1 if there is none.
 
-        This is a union-find search: not_empty[i + 1] is i + 1 if length i has sequences left, and else points to a
-        smaller slot. Slot 0 means that there is none. Paths are halved on the way.
+        This is a union-find search. Length i has slot i + 1, which is its own parent if sequences of the length are
+        left; otherwise its parent is a smaller slot. Slot 0 means that there is none. Paths are halved on the way.
         """
         slot = index + 1
-        while not_empty[slot] != slot:
-            not_empty[slot] = not_empty[not_empty[slot]]
-            slot = not_empty[slot]
+        while parents[slot] != slot:
+            parents[slot] = parents[parents[slot]]
+            slot = parents[slot]
         return slot - 1
 
     templates: Counter[Template] = Counter()
@@ -45,5 +45,5 @@ def greedy_knapsack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> 
         for i, copies in repeats:
             left[i] -= multiplicity * copies
             if not left[i]:
-                not_empty[i + 1] = i
+                parents[i + 1] = i  # the slot of the next shorter length
     return templates

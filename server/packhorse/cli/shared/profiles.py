@@ -31,6 +31,7 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --profile. A profile gives --target and --timeout-seconds, and `service.access_of_command` its access."""
 
     def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
+        """Reads the profile that --profile names into `context.meta`."""
         if value is not None:
             context.meta[PROFILE] = read_profile(value)
 

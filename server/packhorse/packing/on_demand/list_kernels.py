@@ -13,26 +13,30 @@ from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
 
+_FIRST_NUM_BINS = 64
+"""Bins for which `worst_fit_bins` has space at first."""
+_BIN_BITS, _BIN_MASK = 32, 0xFFFFFFFF
+
 
 @kernel
-def count_values(values: NDArray[np.int64], num_values: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts values, int64 [S], each in [0, num_values), by counting.
+def count_values(values: NDArray[np.int64], end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sorts values, int64 [S], each in [0, end), by counting.
 
     Returns:
-        For each number, how many values do not exceed it, int64 [num_values]; and all indices, ascending by (value,
-        index), int64 [S].
+        For each number below `end`, how many values do not exceed it, int64 [end]; and all indices, ascending by
+        (value, index), int64 [S].
     """
-    ends = np.zeros(num_values + 1, np.int64)
+    ends = np.zeros(end + 1, np.int64)
     for value in values:
         ends[value + 1] += 1
-    for value in range(num_values):
+    for value in range(end):
         ends[value + 1] += ends[value]
     order = np.empty(len(values), np.int64)
     # ends[v] is where v begins here. Writing moves it, so that it is where v ends afterwards.
     for i in range(len(values)):
         order[ends[values[i]]] = i
         ends[values[i]] += 1
-    return ends[:num_values], order
+    return ends[:end], order
 
 
 @kernel
@@ -90,17 +94,16 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
     Returns:
         The number of bins.
     """
-    # A binary heap of the bins below their limit, least used first. An entry has the used tokens above bit 32, and the
-    # bin's number below.
-    heap = np.empty(64, dtype=np.int64)
-    sizes = np.zeros(64, dtype=np.int64)  # sequences in each bin
+    # A binary heap of the bins below their limit, least used first. An entry is (used tokens << 32) | bin.
+    heap = np.empty(_FIRST_NUM_BINS, dtype=np.int64)
+    sizes = np.zeros(_FIRST_NUM_BINS, dtype=np.int64)  # sequences in each bin
     heap_size = 0
     num_bins = 0
     for i in range(len(lengths)):
         length = lengths[i]
-        if heap_size and capacity - (heap[0] >> 32) >= length:
-            entry = heap[0] + (length << 32)
-            b = heap[0] & 0xFFFFFFFF
+        if heap_size and capacity - (heap[0] >> _BIN_BITS) >= length:
+            entry = heap[0] + (length << _BIN_BITS)
+            b = heap[0] & _BIN_MASK
             sizes[b] += 1
             bin_out[i] = b
             if sizes[b] == limit:
@@ -128,7 +131,7 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
         bin_out[i] = b
         if limit == 1:
             continue
-        entry = (length << 32) + b
+        entry = (length << _BIN_BITS) + b
         hole = heap_size
         heap_size += 1
         while hole and heap[(hole - 1) >> 1] > entry:
@@ -178,6 +181,7 @@ def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
     start = 0
     for end in pool_ends:
         for last in range(end - 1, start, -1):
+            # SplitMix64: adds a constant to the state, and hashes it.
             state += np.uint64(0x9E3779B97F4A7C15)
             bits = state
             bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -43,7 +43,7 @@ def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[n
             continue
         word_shift, bit_shift = size >> 6, np.uint64(size & 63)  # adding a size shifts the bitset
         highest = min(room, top + size)
-        for word in range(highest >> 6, word_shift - 1, -1):  # downwards, so that no size is num_taken twice
+        for word in range(highest >> 6, word_shift - 1, -1):  # downwards, so that no size is taken twice
             shifted = extendable[word - word_shift] << bit_shift
             if bit_shift and word > word_shift:
                 shifted |= extendable[word - word_shift - 1] >> (np.uint64(64) - bit_shift)
