@@ -160,6 +160,63 @@ class OnlinePacker:
         """
         return self.add_item(self.item(ids, lengths, amounts, versions))
 
+    def add_item(self, item: OnlineItem) -> list[OnlineBin]:
+        """Holds an item, and returns the bins that leave, until no more than the look-ahead is held."""
+        self._held[self._num_arrived] = _Held(item, self._num_left)
+        insort(self._by_version.setdefault(self._version_of(item), []), (-_room(item), self._num_arrived))
+        self._num_arrived += 1
+        self._num_held += len(item.ids)
+        leaving = []
+        while self._num_held > self._lookahead:
+            leaving.append(self._take_next_bin())
+        return leaving
+
+    def next_bin(self, up_to: int | None = None) -> OnlineBin | None:
+        """Makes a bin leave now, even if the look-ahead is not full.
+
+        Args:
+            up_to: a version; the bin has the oldest item of this version or an older one. None for any bin.
+
+        Returns:
+            The bin; None if nothing, or no such item, is held.
+        """
+        if up_to is None:
+            return self._take_next_bin() if self._held else None
+        oldest = ((arrival, min(item.versions, default=up_to)) for arrival, (item, _) in self._held.items())
+        arrival = next((arrival for arrival, version in oldest if version <= up_to), None)
+        return None if arrival is None else self._take_next_bin(arrival)
+
+    def flush(self) -> list[OnlineBin]:
+        """Packs all sequences that are held, by best-fit-decreasing; more may be added afterwards."""
+        take_all = self._take_all_under_caps if self._caps else self._take_all_by_tokens
+        return [bin_ for version in sorted(self._by_version) for bin_ in take_all(version)]
+
+    def evict(self, oldest: int, *, whole_groups: bool) -> list[int]:
+        """Drops sequences whose version is older than allowed.
+
+        Args:
+            oldest: the oldest version that is kept.
+            whole_groups: whether a group is dropped as a whole if one of its sequences is older.
+
+        Returns:
+            Ids of the dropped sequences, in the order in which they came.
+        """
+        stale = [arrival for arrival, (item, _) in self._held.items() if min(item.versions, default=oldest) < oldest]
+        ids = []
+        for arrival in stale:
+            item, num_left_before = self._held[arrival]
+            self._by_version[self._version_of(item)].remove((-_room(item), arrival))
+            kept, gone = self.without_stale(item, oldest, whole_groups=whole_groups)
+            ids += gone
+            self._num_held -= len(gone)
+            if kept is None:
+                del self._held[arrival]
+            else:  # under its old arrival number, so that it is overdue when it would have been
+                self._held[arrival] = _Held(kept, num_left_before)
+                insort(self._by_version.setdefault(self._version_of(kept), []), (-_room(kept), arrival))
+        self._by_version = {version: items for version, items in self._by_version.items() if items}
+        return ids
+
     def item(
         self,
         ids: Sequence[int],
@@ -194,26 +251,14 @@ class OnlinePacker:
             [item.versions[at] for at in left] if item.versions else (),
         )
 
-    def _check_amounts(self, amounts: Sequence[int]) -> None:
-        """Raises a ValueError if an item's amounts are not one for each cap, within it."""
-        if len(amounts) != len(self._caps):
-            raise ValueError(f"there are {len(self._caps)} caps, and amounts of {len(amounts)}: give one for each")
-        for amount, cap in zip(amounts, self._caps, strict=True):
-            if not 0 <= amount <= cap:
-                raise ValueError(f"it takes {amount} of a resource of which a bin holds {cap}: raise the cap")
-
-    def room_of_group(self, lengths: Sequence[int]) -> int:
-        """Returns the room of a group in tokens; raises the errors of `add_group`."""
-        if len(lengths) > 1 and not self._takes_groups:
-            raise ValueError(parameter("max_sequences_per_bin") + " does not go with groups: leave it out")
-        room = sum(map(self.room_of, lengths))
-        if room > self._capacity:
-            raise ValueError(
-                f"it takes {room} tokens together, over "
-                + parameter("max_seq_len")
-                + f" {self._capacity}: raise it, or leave out sequences of the group"
-            )
-        return room
+    def without_stale(
+        self, item: OnlineItem, oldest: int, *, whole_groups: bool
+    ) -> tuple[OnlineItem | None, list[int]]:
+        """Returns an item without the sequences that `evict` drops (None if it drops all), and the ids of these."""
+        stale = [at for at, version in enumerate(item.versions) if version < oldest]
+        if stale and whole_groups:
+            stale = list(range(len(item.ids)))
+        return self.without(item, stale), [item.ids[at] for at in stale]
 
     def room_of(self, length: int) -> int:
         """Returns the room of a sequence in tokens; raises the errors of `add`."""
@@ -228,10 +273,79 @@ class OnlinePacker:
             )
         return room
 
-    def flush(self) -> list[OnlineBin]:
-        """Packs all sequences that are held, by best-fit-decreasing; more may be added afterwards."""
-        take_all = self._take_all_under_caps if self._caps else self._take_all_by_tokens
-        return [bin_ for version in sorted(self._by_version) for bin_ in take_all(version)]
+    def room_of_group(self, lengths: Sequence[int]) -> int:
+        """Returns the room of a group in tokens; raises the errors of `add_group`."""
+        if len(lengths) > 1 and not self._takes_groups:
+            raise ValueError(parameter("max_sequences_per_bin") + " does not go with groups: leave it out")
+        room = sum(map(self.room_of, lengths))
+        if room > self._capacity:
+            raise ValueError(
+                f"it takes {room} tokens together, over "
+                + parameter("max_seq_len")
+                + f" {self._capacity}: raise it, or leave out sequences of the group"
+            )
+        return room
+
+    @property
+    def capacities(self) -> NDArray[np.int64]:
+        """A bin's capacity in each budget: tokens, each of `caps`, and sequences if they are limited: int64 [d]."""
+        of_limit = [self._limit] if self._is_limited else []
+        return np.array([self._capacity, *self._caps, *of_limit], dtype=np.int64)
+
+    def _check_amounts(self, amounts: Sequence[int]) -> None:
+        """Raises a ValueError if an item's amounts are not one for each cap, within it."""
+        if len(amounts) != len(self._caps):
+            raise ValueError(f"there are {len(self._caps)} caps, and amounts of {len(amounts)}: give one for each")
+        for amount, cap in zip(amounts, self._caps, strict=True):
+            if not 0 <= amount <= cap:
+                raise ValueError(f"it takes {amount} of a resource of which a bin holds {cap}: raise the cap")
+
+    @property
+    def _is_limited(self) -> bool:
+        return self._limit < self._capacity
+
+    def _version_of(self, item: OnlineItem) -> int:
+        """Returns the key in `_by_version` of the items that may share a bin with an item."""
+        return item.versions[0] if self._separate_versions else 0
+
+    def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the sizes of the items with some arrival numbers, and a bin's capacities: int64 [n, d] and [d]."""
+        return np.array([self._held[arrival].item.sizes for arrival in arrivals], dtype=np.int64), self.capacities
+
+    def _take_next_bin(self, wanted_arrival: int | None = None) -> OnlineBin:
+        """Removes the next bin from the look-ahead; it has the item with number `wanted_arrival`, if one is given."""
+        version = min(self._by_version) if wanted_arrival is None else self._version_of(self._held[wanted_arrival].item)
+        by_room = self._by_version[version]
+        rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
+        if wanted_arrival is not None:
+            arrival = wanted_arrival
+        elif len(self._by_version) == 1:
+            arrival = next(iter(self._held))  # the oldest
+        else:
+            arrival = min(arrival for _, arrival in by_room)
+        item, num_left_before = self._held[arrival]
+        is_overdue = self._num_left - num_left_before >= PATIENCE_LOOKAHEADS * self._lookahead
+        is_forced = is_overdue or wanted_arrival is not None
+        forced = bisect_left(by_room, (-_room(item), arrival)) if is_forced else -1
+        if self._caps:
+            return self._take_chosen(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
+        capacity = self._capacity // self._unit
+        units = np.minimum(-(-rooms // self._unit), capacity)  # the longest, rounded up, would exceed the capacity
+        return self._take_chosen(version, fullest_bin(units, capacity, self._limit, forced).tolist())
+
+    def _take_chosen(self, version: int, chosen: list[int]) -> OnlineBin:
+        """Removes the items with the given indices in `_by_version[version]`, ascending, and returns their bin.
+
+        It counts as a bin that has left.
+        """
+        by_room = self._by_version[version]
+        arrivals = [arrival for _, arrival in map(by_room.__getitem__, chosen)]
+        for index in reversed(chosen):
+            del by_room[index]
+        if not by_room:
+            del self._by_version[version]
+        self._num_left += 1
+        return self._take_arrivals(arrivals)
 
     def _take_all_by_tokens(self, version: int) -> list[OnlineBin]:
         """Removes all items of a version, packed; items of equal room go into bins in the order in which they came."""
@@ -252,117 +366,6 @@ class OnlinePacker:
         arrivals = sorted(arrival for _, arrival in self._by_version.pop(version))
         bins = pack_sizes(*self._sizes(arrivals)).bins()
         return [self._take_arrivals(arrivals[index] for index in indices) for indices in bins]
-
-    def evict(self, oldest: int, *, whole_groups: bool) -> list[int]:
-        """Drops sequences whose version is older than allowed.
-
-        Args:
-            oldest: the oldest version that is kept.
-            whole_groups: whether a group is dropped as a whole if one of its sequences is older.
-
-        Returns:
-            Ids of the dropped sequences, in the order in which they came.
-        """
-        stale = [arrival for arrival, (item, _) in self._held.items() if min(item.versions, default=oldest) < oldest]
-        ids = []
-        for arrival in stale:
-            item, num_left_before = self._held[arrival]
-            self._by_version[self._version_of(item)].remove((-_room(item), arrival))
-            kept, gone = self.without_stale(item, oldest, whole_groups=whole_groups)
-            ids += gone
-            self._num_held -= len(gone)
-            if kept is None:
-                del self._held[arrival]
-            else:  # under its old arrival number, so that it is overdue when it would have been
-                self._held[arrival] = _Held(kept, num_left_before)
-                insort(self._by_version.setdefault(self._version_of(kept), []), (-_room(kept), arrival))
-        self._by_version = {version: items for version, items in self._by_version.items() if items}
-        return ids
-
-    def without_stale(
-        self, item: OnlineItem, oldest: int, *, whole_groups: bool
-    ) -> tuple[OnlineItem | None, list[int]]:
-        """Returns an item without the sequences that `evict` drops (None if it drops all), and the ids of these."""
-        stale = [at for at, version in enumerate(item.versions) if version < oldest]
-        if stale and whole_groups:
-            stale = list(range(len(item.ids)))
-        return self.without(item, stale), [item.ids[at] for at in stale]
-
-    def add_item(self, item: OnlineItem) -> list[OnlineBin]:
-        """Holds an item, and returns the bins that leave, until no more than the look-ahead is held."""
-        self._held[self._num_arrived] = _Held(item, self._num_left)
-        insort(self._by_version.setdefault(self._version_of(item), []), (-_room(item), self._num_arrived))
-        self._num_arrived += 1
-        self._num_held += len(item.ids)
-        leaving = []
-        while self._num_held > self._lookahead:
-            leaving.append(self._take_next_bin())
-        return leaving
-
-    def _version_of(self, item: OnlineItem) -> int:
-        """Returns the key in `_by_version` of the items that may share a bin with an item."""
-        return item.versions[0] if self._separate_versions else 0
-
-    def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the sizes of the items with some arrival numbers, and a bin's capacities: int64 [n, d] and [d]."""
-        return np.array([self._held[arrival].item.sizes for arrival in arrivals], dtype=np.int64), self.capacities
-
-    @property
-    def capacities(self) -> NDArray[np.int64]:
-        """A bin's capacity in each budget: tokens, each of `caps`, and sequences if they are limited: int64 [d]."""
-        of_limit = [self._limit] if self._is_limited else []
-        return np.array([self._capacity, *self._caps, *of_limit], dtype=np.int64)
-
-    @property
-    def _is_limited(self) -> bool:
-        return self._limit < self._capacity
-
-    def next_bin(self, up_to: int | None = None) -> OnlineBin | None:
-        """Makes a bin leave now, even if the look-ahead is not full.
-
-        Args:
-            up_to: a version; the bin has the oldest item of this version or an older one. None for any bin.
-
-        Returns:
-            The bin; None if nothing, or no such item, is held.
-        """
-        if up_to is None:
-            return self._take_next_bin() if self._held else None
-        versions = ((arrival, min(item.versions, default=up_to)) for arrival, (item, _) in self._held.items())
-        arrival = next((arrival for arrival, version in versions if version <= up_to), None)
-        return None if arrival is None else self._take_next_bin(arrival)
-
-    def _take_next_bin(self, wanted_arrival: int | None = None) -> OnlineBin:
-        """Removes the next bin from the look-ahead; it has the item with number `wanted_arrival`, if one is given."""
-        version = min(self._by_version) if wanted_arrival is None else self._version_of(self._held[wanted_arrival].item)
-        by_room = self._by_version[version]
-        rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
-        arrival = wanted_arrival
-        if arrival is None:
-            arrival = next(iter(self._held)) if len(self._by_version) == 1 else min(arrival for _, arrival in by_room)
-        item, num_left_before = self._held[arrival]
-        is_overdue = self._num_left - num_left_before >= PATIENCE_LOOKAHEADS * self._lookahead
-        is_forced = is_overdue or wanted_arrival is not None
-        forced = bisect_left(by_room, (-_room(item), arrival)) if is_forced else -1
-        if self._caps:
-            return self._take_chosen(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
-        capacity = self._capacity // self._unit
-        units = np.minimum(-(-rooms // self._unit), capacity)  # rounded up, the longest would exceed it
-        return self._take_chosen(version, fullest_bin(units, capacity, self._limit, forced).tolist())
-
-    def _take_chosen(self, version: int, chosen: list[int]) -> OnlineBin:
-        """Removes the items with the given indices in `_by_version[version]`, ascending, and returns their bin.
-
-        It counts as a bin that has left.
-        """
-        by_room = self._by_version[version]
-        arrivals = [arrival for _, arrival in map(by_room.__getitem__, chosen)]
-        for index in reversed(chosen):
-            del by_room[index]
-        if not by_room:
-            del self._by_version[version]
-        self._num_left += 1
-        return self._take_arrivals(arrivals)
 
     def _take_arrivals(self, arrivals: Iterable[int]) -> OnlineBin:
         """Removes the items with some arrival numbers from `_held` only, and returns their bin."""

@@ -35,7 +35,7 @@ def coarse_classes(pairs: Sequence[tuple[int, int]], most_classes: int) -> list[
 
 
 def _divided(pairs: Sequence[tuple[int, int]], most_added_tokens: int) -> list[LengthClass]:
-    """Returns the largest classes of neighbours for which rounding up adds at most `most_added_tokens` tokens each."""
+    """Returns the largest classes of neighbours for which rounding up adds at most `most_added_tokens` each."""
     classes: list[LengthClass] = []
     longest = added = 0
     for length, count in pairs:
