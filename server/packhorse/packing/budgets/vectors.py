@@ -86,10 +86,11 @@ class _Groups:
         Returns:
             The number of items that were packed, at least 1.
         """
-        used = len(self._contents)
-        has_room = (self._rooms[:used] >= size).all(axis=1) & (self._num_bins[:used] > 0)
+        num_groups = len(self._contents)
+        has_room = (self._rooms[:num_groups] >= size).all(axis=1) & (self._num_bins[:num_groups] > 0)
         fitting = np.flatnonzero(has_room)
-        room, content, num_bins, group = self._capacities, None, count, None
+        group: int | None = None
+        room, content, num_bins = self._capacities, None, count
         if len(fitting):
             group = int(fitting[np.argmin(self._room_sums[fitting])])
             room, content, num_bins = self._rooms[group].copy(), self._contents[group], int(self._num_bins[group])
@@ -100,13 +101,14 @@ class _Groups:
         if rest:
             self._append(room - rest * size, 1, (content, number, rest))
         if group is not None:
-            self._num_bins[group] -= num_full + (rest > 0)
+            self._num_bins[group] -= num_full + (1 if rest else 0)
         return num_full * copies + rest
 
     def close_below(self, smallest_to_come: NDArray[np.int64]) -> None:
         """Removes the bins that have no room for the smallest sizes to come, int64 [d], from the arrays."""
-        used = len(self._contents)
-        is_open = (self._rooms[:used] >= smallest_to_come).all(axis=1) & (self._num_bins[:used] > 0)
+        num_groups = len(self._contents)
+        has_room = (self._rooms[:num_groups] >= smallest_to_come).all(axis=1)
+        is_open = has_room & (self._num_bins[:num_groups] > 0)
         self._closed += [(int(self._num_bins[group]), self._contents[group]) for group in np.flatnonzero(~is_open)]
         kept = np.flatnonzero(is_open)
         for column in (self._rooms, self._room_sums, self._num_bins):

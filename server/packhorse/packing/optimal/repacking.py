@@ -70,7 +70,8 @@ class Repacking:
     def _start_with_full_bins(self) -> None:
         """Fills bins one after another, the longest sequence left first; takes them if they are not more."""
         bin_of, tokens = np.empty_like(self._bin_of), np.zeros_like(self._tokens)
-        num_bins, _ = _fill(self._lengths, self._capacity, self._limit, 0, self._random, bin_of, tokens)
+        random_first = 0  # percent
+        num_bins, _ = _fill(self._lengths, self._capacity, self._limit, random_first, self._random, bin_of, tokens)
         if num_bins > 0:
             self._bin_of, self._tokens, self.num_bins = bin_of, tokens[:num_bins].copy(), num_bins
 
