@@ -62,8 +62,8 @@ FAULTS = (
     Fault(
         "dealing of a remainder: whose bin a sequence is in",
         "server/packhorse/epoch/_last_step.py",
-        'found = np.searchsorted(self.bins.bin_ends, new, side="right")',
-        'found = np.searchsorted(self.bins.bin_ends, new, side="left")',
+        'new_offsets = np.searchsorted(self.bins.bin_ends, sequences, side="right")',
+        'new_offsets = np.searchsorted(self.bins.bin_ends, sequences, side="left")',
         "tests/epoch/test_assignment.py",
     ),
     Fault(
@@ -97,8 +97,8 @@ FAULTS = (
     Fault(
         "cap: a bin with exactly enough room",
         "server/packhorse/packing/budgets/vectors.py",
-        "has_room = (self._rooms[:used] >= size).all(axis=1) & (self._num_bins[:used] > 0)",
-        "has_room = (self._rooms[:used] > size).all(axis=1) & (self._num_bins[:used] > 0)",
+        "has_room = (self._rooms[:num_groups] >= size).all(axis=1) & (self._num_bins[:num_groups] > 0)",
+        "has_room = (self._rooms[:num_groups] > size).all(axis=1) & (self._num_bins[:num_groups] > 0)",
         "tests/packing/test_vectors.py",
     ),
     Fault(

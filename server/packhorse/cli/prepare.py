@@ -15,10 +15,10 @@ import click
 
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.made_tokens import Place, tokens_of_text
-from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens_text, resource_lines
 from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.cli.shared.spelling import in_flags
+from packhorse.cli.shared.timeouts import store_timeout_option
 from packhorse.dataset import (
     TOKENS,
     Inputs,

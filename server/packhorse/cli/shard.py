@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from packhorse.cli.shared.flags import flags_of
-from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.signals import stopped_by_signals
+from packhorse.cli.shared.timeouts import store_timeout_option
 from packhorse.packing import PACKERS
 from packhorse.prepare import Execution, InputColumns, PlanOptions, shard
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.signals import stopped_by_signals
+from packhorse.cli.shared.timeouts import store_timeout_option
 from packhorse.cli.shared.tokens import open_tokens
 from packhorse.dataset import (
     LengthReport,

@@ -11,8 +11,9 @@ from typing import Any
 import click
 import numpy as np
 
-from packhorse.cli.shared.options import Seconds, target_option
+from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.service import access_of_command, asking
+from packhorse.cli.shared.timeouts import Seconds
 from packhorse.proof.commands._streams_shape import streams_shape
 from packhorse.proof.load import Load, Measured, run_load
 from packhorse.topology import Topology

@@ -5,8 +5,9 @@ Owns the flags and the exit status. Leaves the steps and their explanations to `
 
 import click
 
-from packhorse.cli.shared.options import Wait, target_option
+from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.service import access_of_command, check_one_server
+from packhorse.cli.shared.timeouts import Wait
 from packhorse.client import PackhorseError
 from packhorse.proof import ask_health, diagnose
 

@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from packhorse.analysis import activity_between
-from packhorse.cli.shared.options import Wait, target_option
+from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import access_of_command
+from packhorse.cli.shared.timeouts import Wait
 from packhorse.client import PackhorseError
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.proof import ServerActivity, ask_activity

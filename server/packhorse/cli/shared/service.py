@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from packhorse.cli.shared._status_line import StatusLine
-from packhorse.cli.shared.options import remote_timeout_option
 from packhorse.cli.shared.profiles import ACCESS_KEYS, PROFILE
+from packhorse.cli.shared.timeouts import remote_timeout_option
 from packhorse.client import Access, Client, RetryPolicy, connect
 from packhorse.client.errors import ServerUnavailableError
 

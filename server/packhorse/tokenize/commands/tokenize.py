@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from packhorse.cli.shared.flags import flags_of
-from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.signals import stopped_by_signals
+from packhorse.cli.shared.timeouts import store_timeout_option
 from packhorse.pictures.commands.marked_output import marked_of, print_marked
 from packhorse.sft import ExplainedSequence
 from packhorse.tokenize import (
