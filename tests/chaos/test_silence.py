@@ -19,7 +19,8 @@ from tests.faulty_server import Faults
 from packhorse.client import RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.transport import grpc_channels as transport
-from packhorse.client.transport.access import Credentials
+from packhorse.client.transport import replica
+from packhorse.client.transport.credentials import Credentials
 from packhorse.client.transport.methods import STREAM_BINS
 from packhorse.v1 import packing_pb2 as pb
 
@@ -180,8 +181,8 @@ def test_a_healthy_replica_goes_on_where_a_stream_stalls(corpus, stuck, running_
 
 
 def test_one_that_wants_few_pings_gets_few(monkeypatch):
-    monkeypatch.setattr(transport, "_FEW_PINGS", set())
-    monkeypatch.setattr(transport, "PING_SECONDS", 1)
+    monkeypatch.setattr(replica, "_FEW_PINGS", set())
+    monkeypatch.setattr(replica, "PING_SECONDS", 1)
 
     def answer(request, context):
         context.send_initial_metadata(())

@@ -12,6 +12,8 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.client._packing_answer import read_packing
+from packhorse.client._run_id import run_id_of
 from packhorse.client.errors import PackhorseError
 from packhorse.client.options import DEFAULT_PACKING, NO_SKIPS, PackOptions, Staleness
 from packhorse.client.streams.blocks import BinBlock, decode_bins
@@ -31,7 +33,6 @@ from packhorse.client.transport.methods import (
     Transport,
 )
 from packhorse.client.transport.one_dataset import OneDataset
-from packhorse.client.transport.packing_answer import read_packing
 from packhorse.client.transport.requests import (
     NO_RESOURCES,
     Resources,
@@ -44,7 +45,6 @@ from packhorse.client.transport.requests import (
     topology_message,
 )
 from packhorse.client.transport.retries import with_retries
-from packhorse.client.transport.run_id import run_id_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology
 from packhorse.types import DatasetInfo
@@ -351,9 +351,11 @@ class Client:
         def read(answer: pb.GetBinsResponse) -> BinBlock:
             """Decodes and checks the answer; `with_retries` asks again if this raises a DamagedAnswerError."""
             context = get_bins_context(request, answer.digest, answer.id_type)
-            wanted = np.array(request.positions, dtype=np.int64)
+            requested_positions = np.array(request.positions, dtype=np.int64)
             tokens = tokens_of_answer(answer, is_wanted=with_tokens)
-            block = decode_bins(answer.bins, answer.id_type, context=context, positions=lambda _: wanted, tokens=tokens)
+            block = decode_bins(
+                answer.bins, answer.id_type, context=context, positions=lambda _: requested_positions, tokens=tokens
+            )
             if not expected_digest:
                 self._one_dataset.bind(dataset, answer.digest, may_change=True)  # it may be a mixture's
             return block
@@ -433,14 +435,14 @@ class Client:
         Returns:
             A key for each id, in the same order; "" for an id without a key.
         """
-        wanted = integers("ids", ids)
+        requested_ids = integers("ids", ids)
+        distinct_ids = list(dict.fromkeys(requested_ids))
         key_of: dict[int, str] = {}
-        distinct = list(dict.fromkeys(wanted))
-        for first in range(0, len(distinct), _IDS_AT_ONCE):
-            for location in self.locate(dataset, ids=distinct[first : first + _IDS_AT_ONCE]):
+        for first in range(0, len(distinct_ids), _IDS_AT_ONCE):
+            for location in self.locate(dataset, ids=distinct_ids[first : first + _IDS_AT_ONCE]):
                 if location.component == component:
                     key_of[location.id] = location.key
-        return [key_of.get(each, "") for each in wanted]
+        return [key_of.get(sequence_id, "") for sequence_id in requested_ids]
 
     def pack_sequences(
         self,

@@ -1,6 +1,6 @@
 """Hints for an unknown keyword argument: `with_hints` adds to the TypeError what to give instead.
 
-Owns the table from PyTorch's names to ours. Leaves the options themselves to `client.options`.
+Owns the table of these hints. Leaves the options themselves to `client.options`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-_OF_DATALOADER = {
+_HINTS = {
     "shuffle": "an epoch is shuffled already, by seed=, and set_epoch shuffles the next one otherwise",
     "sampler": "the service chooses the bins; for a sampler of your own take PackedBins in a DataLoader",
     "batch_sampler": "the service chooses the bins; for a sampler of your own take PackedBins in a DataLoader",
@@ -53,9 +53,7 @@ def with_hints(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
                 if near := get_close_matches(word, known, n=1):
                     hint = f"did you mean {near[0]}=?"
                 callee = function.__qualname__.removesuffix(".__init__")
-                raise TypeError(
-                    f"{callee} got an unexpected keyword argument {word!r}: {_OF_DATALOADER.get(word, hint)}"
-                )
+                raise TypeError(f"{callee} got an unexpected keyword argument {word!r}: {_HINTS.get(word, hint)}")
         return function(*args, **words)
 
     return call

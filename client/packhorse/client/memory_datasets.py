@@ -100,13 +100,13 @@ def _checked_name(name: object) -> str:
 
 def _lengths_of(name: str, given: Any) -> NDArray[np.int32]:
     """Returns a dataset's lengths, int32 [S], of a list of lengths or of sequences of tokens."""
-    wanted = "a list of lengths in tokens, each at least 1, or of the sequences' tokens"
+    expected = "a list of lengths in tokens, each at least 1, or of the sequences' tokens"
     if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__len__"):
-        raise ValueError(f"datasets[{name!r}] must be {wanted}, got {shortened(given)}")
+        raise ValueError(f"datasets[{name!r}] must be {expected}, got {shortened(given)}")
     items = list(given)
     try:
         sizes = [len(item) if hasattr(item, "__len__") else item for item in items]
         lengths = [checked_integer("a length", size, 1, _MOST_TOKENS) for size in sizes]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"datasets[{name!r}] must be {wanted}: {error}") from None
+        raise ValueError(f"datasets[{name!r}] must be {expected}: {error}") from None
     return np.array(lengths, dtype=np.int32)

@@ -1,8 +1,8 @@
 """Option objects: what a client reads, how it loads batches, and how it packs lengths on demand.
 
-Owns `Run`, `LoaderOptions`, `PackOptions` and `Staleness`; the topology's classes are re-exported from
-`packhorse.topology`. Leaves a model's linear cost to `costs`, how a batch looks to `presets/batch_format`, and reaching
-servers to `connecting`.
+Owns `Run`, `LoaderOptions`, `PackOptions` and `Staleness`, and `with_arguments`, which refuses what is given twice: in
+such an object and as an argument. The topology's classes are re-exported from `packhorse.topology`. Leaves a model's
+linear cost to `costs`, how a batch looks to `presets/batch_format`, and reaching servers to `connecting`.
 """
 
 from collections.abc import Mapping
@@ -54,6 +54,10 @@ _Options = TypeVar("_Options", bound=Any)
 
 
 NO_SKIPS = Skips()
+"""Nothing is skipped."""
+
+DEFAULT_DEPTH = 2
+"""Default of `LoaderOptions.depth`."""
 
 BalanceName = Literal["none", "micro-step", "optimizer-step"]
 """The names of `Balance`, for type checkers."""
@@ -94,7 +98,7 @@ class Run:
         object.__setattr__(self, "epoch", checked_integer("epoch", self.epoch, 0))
         skip: Skip
         if isinstance(self.skip, Mapping):
-            skip = {checked_integer("an epoch of skip", epoch, 0): _skips(some) for epoch, some in self.skip.items()}
+            skip = {checked_integer("an epoch of skip", epoch, 0): _skips(given) for epoch, given in self.skip.items()}
         else:
             skip = _skips(self.skip)
         object.__setattr__(self, "skip", skip)
@@ -112,23 +116,24 @@ class Run:
             epoch: the epoch of the stream.
             header: the stream's header, which says what the server has left out.
         """
-        wanted = self.skips(epoch).ranges
-        whole = header.num_bins + header.skipped.num_skipped
-        for first, end in wanted:
+        skips = self.skips(epoch)
+        num_whole_bins = header.num_bins + header.skipped.num_skipped
+        for first, end in skips.ranges:
             is_left_out = any(first < out_end and out_first < end for out_first, out_end in header.skipped.ranges)
-            if not is_left_out:
+            if not is_left_out:  # the server left out what lies within the epoch, so this range lies beyond it
                 raise ValueError(
-                    parameter("skip") + f" {first}:{end} is beyond the end of epoch {epoch}, which has {whole:,} bins"
+                    parameter("skip")
+                    + f" {first}:{end} is beyond the end of epoch {epoch}, which has {num_whole_bins:,} bins"
                 )
-        if wanted and not header.num_bins:
+        if skips and not header.num_bins:
             raise ValueError(
                 parameter("skip")
-                + f" {self.skips(epoch)} leaves out all {whole:,} bins of epoch {epoch}; train on another epoch"
+                + f" {skips} leaves out all {num_whole_bins:,} bins of epoch {epoch}; train on another epoch"
             )
 
     def __str__(self) -> str:
         if isinstance(self.skip, Mapping):
-            skip = "; ".join(f"{epoch}: {some}" for epoch, some in sorted(self.skip.items()))
+            skip = "; ".join(f"{epoch}: {skips}" for epoch, skips in sorted(self.skip.items()))
         else:
             skip = str(self.skip)
         return f"{self.dataset!r}, seed={self.seed}" + (f", skip={skip!r}" if skip else "")
@@ -164,7 +169,7 @@ class LoaderOptions:
     """The tensors' device; None for the current CUDA device if there is one, else the CPU."""
     prefetch_factor: int = 4
     """Batches that each worker makes ahead."""
-    depth: int = 2
+    depth: int = DEFAULT_DEPTH
     """Batches copied to the device ahead."""
     rank: "tuple[int, int] | DeviceMesh | None" = None
     """Data-parallel (rank, world_size), or the device mesh of a divided model, whose model-parallel ranks get the same
@@ -180,8 +185,9 @@ class LoaderOptions:
     """
 
     def __post_init__(self) -> None:
-        for name, least in (("num_workers", 0), ("prefetch_factor", 1), ("depth", 1)):
-            checked_integer(name, getattr(self, name), least)
+        checked_integer("num_workers", self.num_workers, 0)
+        checked_integer("prefetch_factor", self.prefetch_factor, 1)
+        checked_integer("depth", self.depth, 1)
         context, methods = self.multiprocessing_context, get_all_start_methods()
         if isinstance(context, str) and context not in methods:
             raise ValueError(f"multiprocessing_context must be one of {', '.join(methods)}, got {context!r}")
@@ -254,6 +260,7 @@ class Staleness:
 
 
 DEFAULT_PACKING = PackOptions()
+"""Best-fit without limits or a balance."""
 
 
 def with_arguments(options: _Options, **arguments: Any) -> _Options:
@@ -268,17 +275,17 @@ def with_arguments(options: _Options, **arguments: Any) -> _Options:
     Raises:
         ValueError: something is given twice: as an argument, and in a field, which then differs from its default.
     """
-    default = {each.name: each.default for each in fields(options)}
+    defaults = {field.name: field.default for field in fields(options)}
     changes = {name: value for name, value in arguments.items() if value is not None}
     for name, value in changes.items():
-        if (own := getattr(options, name)) != default[name]:
+        if (in_options := getattr(options, name)) != defaults[name]:
             kind = type(options).__name__
             raise ValueError(
-                f"{name} is given twice, as {shortened(value)} and in {kind}({name}={own!r}); give it once"
+                f"{name} is given twice, as {shortened(value)} and in {kind}({name}={in_options!r}); give it once"
             )
     return replace(options, **changes) if changes else options
 
 
 def as_run(dataset: str | Run, seed: int | None = None) -> Run:
-    """Returns a Run with the seed, made of a bare name if need be; a ValueError if both the Run and `seed` give one."""
+    """Returns the Run, or one of a dataset's name, with the seed; a ValueError if the Run and `seed` both give one."""
     return with_arguments(dataset if isinstance(dataset, Run) else Run(dataset), seed=seed)

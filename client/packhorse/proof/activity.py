@@ -10,11 +10,12 @@ import grpc
 
 from packhorse.client import Access, PackhorseError
 from packhorse.client.errors import ServerUnavailableError
-from packhorse.client.transport.access import NO_ACCESS, Credentials
+from packhorse.client.transport.access import NO_ACCESS
 from packhorse.client.transport.addresses import Address, addresses_of, endpoint_of, hosts_of
-from packhorse.client.transport.grpc_channels import MAX_MESSAGE_BYTES
+from packhorse.client.transport.credentials import Credentials
 from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.handshake import refusal_of
+from packhorse.client.transport.replica import MAX_MESSAGE_BYTES
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 

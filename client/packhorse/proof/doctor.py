@@ -18,8 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client import Access, Client, PackhorseError
 from packhorse.client.errors import AccessDeniedError, UnauthenticatedError
-from packhorse.client.transport.access import NO_ACCESS, Credentials, variable_of
+from packhorse.client.transport.access import NO_ACCESS, variable_of
 from packhorse.client.transport.addresses import Endpoint, as_one_address, endpoint_of, hosts_of
+from packhorse.client.transport.credentials import Credentials
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.handshake import days_left, refusal_of

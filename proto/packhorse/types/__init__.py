@@ -1,12 +1,13 @@
 """What the server tells about datasets and streams, as frozen dataclasses read from protobuf messages.
 
-The classes are in `types/facts`; this package only exports them, and the sentence of `types/skipped`.
+This package only exports: the classes are in `types/facts`, their base in `types/_fact`, and `skipped_text` in
+`types/skipped`.
 """
 
+from packhorse.types._fact import Fact
 from packhorse.types.facts import (
     Component,
     DatasetInfo,
-    Fact,
     Redaction,
     ResourceInfo,
     Stage,

@@ -1,95 +1,18 @@
 """What the server tells about a dataset, its takedown file and a stream of its bins, as frozen dataclasses.
 
-Owns these classes, and their base `Fact`, which fills each field from the field of the same name in the protobuf
-message. The messages, with the unit and range of every field, are documented in v1/packing.proto.
+Owns these classes: first the parts of a dataset, then `DatasetInfo`, then `StreamHeader`. Leaves filling their fields
+from protobuf messages to their base `Fact`. The messages, with the unit and range of every field, are documented in
+v1/packing.proto.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from packhorse.topology import ContextRule, Skips
 from packhorse.topology.checks import counted
+from packhorse.types._fact import Fact
 from packhorse.v1 import packing_pb2 as pb
-
-
-class Fact:
-    """A frozen dataclass that is read from a protobuf message.
-
-    Its fields have the names of the message's fields. An `optional` or message field that is unset becomes None. Any
-    other field that is zero or empty gets the default of the class, if it has one.
-
-    Example:
-        >>> from packhorse.types import Stage
-        >>> from packhorse.v1 import packing_pb2 as pb
-        >>> Stage.from_proto(pb.Stage(digest="3fa1", shares=["1"]))
-        Stage(first_position=0, digest='3fa1', shares=('1',), bins_per_draw=1)
-    """
-
-    __slots__ = ()
-
-    MESSAGE: ClassVar[Any]
-    """Class of the protobuf message that it is read from."""
-    _classes: ClassVar[dict[str, type["Fact"]]] = {}
-    """Full name of a message → the class that reads it, for messages inside messages."""
-
-    def __init_subclass__(cls) -> None:
-        """Adds the class to `_classes`."""
-        Fact._classes[cls.MESSAGE.DESCRIPTOR.full_name] = cls
-
-    @classmethod
-    def computed(cls, message: Any) -> dict[str, Any]:
-        """Returns values, by field name, that cannot be copied from a field of the same name; none by default."""
-        return {}
-
-    @classmethod
-    def from_proto(cls, message: Any) -> Self:
-        """Returns an object of this class with the values of a message of type `MESSAGE`."""
-        values = cls.computed(message)
-        own = _fields_of(cls)  # type: ignore[arg-type] # a class is hashable
-        return cls(**{each.name: each.value(message) for each in own if each.name not in values}, **values)
-
-
-class _MessageField(NamedTuple):
-    """How a field is read from a message."""
-
-    name: str
-    has_presence: bool
-    """Whether the message tells unset from zero, as it does for `optional` fields and for messages inside it."""
-    is_repeated: bool
-    read_nested: Callable[[Any], Any] | None
-    """Reads a message inside the message; None if the field holds plain values."""
-    default: Any
-    """The dataclass field's default, or MISSING."""
-
-    def value(self, message: Any) -> Any:
-        """Returns the field's value in a message."""
-        if self.has_presence and not message.HasField(self.name):
-            return None
-        value = getattr(message, self.name)
-        if self.is_repeated:
-            return tuple(map(self.read_nested, value) if self.read_nested else value)
-        if self.read_nested:
-            return self.read_nested(value)
-        return value if value or self.has_presence or self.default is MISSING else self.default
-
-
-@cache
-def _fields_of(cls: Any) -> list[_MessageField]:
-    """Returns how to read each field that a class shares with its message; the class's `computed` gives the others."""
-    empty, found = cls.MESSAGE(), []
-    for each in fields(cls):
-        if (declared := empty.DESCRIPTOR.fields_by_name.get(each.name)) is None:
-            continue
-        nested = declared.message_type and Fact._classes.get(declared.message_type.full_name)
-        # A repeated field has no presence either, but an empty message gives a container for it and not a plain value.
-        is_repeated = not declared.has_presence and not isinstance(
-            getattr(empty, each.name), bool | int | float | str | bytes
-        )
-        read = nested.from_proto if nested else None
-        found.append(_MessageField(each.name, declared.has_presence, is_repeated, read, each.default))
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +45,11 @@ class Redaction(Fact):
         """The redaction in one line."""
         of_component = f" of {self.component}" if self.component else ""
         action = "masked" if self.token is None else f"replaced by token {self.token}"
-        since = (
-            f", in the run of seed {self.seed} from position {self.from_position:,} on" if self.seed is not None else ""
+        in_run = (
+            "" if self.seed is None else f", in the run of seed {self.seed} from position {self.from_position:,} on"
         )
-        return f"{counted(self.num_ids, 'id')}{of_component} {action}{since}" + (
-            f": {self.reason}" if self.reason else ""
-        )
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{counted(self.num_ids, 'id')}{of_component} {action}{in_run}{reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +267,7 @@ class DatasetInfo(Fact):
     stages: tuple[Stage, ...] = ()
     """The stages of a mixture, in order."""
     takedown: Takedown | None = None
-    """What the dataset's takedown file says; None if there is no such file."""
+    """The dataset's takedown file; None if there is none."""
     context_rule: ContextRule | None = None
     """How several ranks share a bin; None if a rank takes a whole bin, or if the components of a mixture differ."""
     resources: tuple[ResourceInfo, ...] = ()
@@ -421,7 +343,7 @@ class StreamHeader(Fact):
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
         """Returns the skipped positions and the context rule as Python objects."""
-        skipped = Skips.of((each.first, each.end) for each in message.skipped)
+        skipped = Skips.of((positions.first, positions.end) for positions in message.skipped)
         return {"skipped": skipped, "context_rule": _context_rule(message)}
 
 
@@ -429,4 +351,4 @@ def _context_rule(message: Any) -> ContextRule | None:
     """Returns the context rule of a message of a dataset or a header; None if it has none."""
     if not message.HasField("context_rule"):
         return None
-    return ContextRule(**{each.name: getattr(message.context_rule, each.name) for each in fields(ContextRule)})
+    return ContextRule(**{field.name: getattr(message.context_rule, field.name) for field in fields(ContextRule)})

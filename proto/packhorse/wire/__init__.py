@@ -1,10 +1,10 @@
 """What server and client both compute besides messages: constants of the form of bins, checksums, fingerprints.
 
-Both ends must agree on these to the bit. Also here, because both ends use it: which addresses are safe without TLS, the
-end of certificates, and settings of the C library's allocator.
+Both ends must agree on these to the bit. Also here, because both ends use it: the default address, which
+addresses are safe without TLS, the end of certificates, and settings of the C library's allocator.
 """
 
-from packhorse.wire.addresses import is_local
+from packhorse.wire.addresses import DEFAULT_ADDRESS, is_local
 from packhorse.wire.bin_form import (
     ADDED_OFFSET,
     KEPT_TEMPLATES,
@@ -31,6 +31,7 @@ from packhorse.wire.stream_positions import stream_positions
 __all__ = [
     "ADDED_OFFSET",
     "BIN_ARRAYS",
+    "DEFAULT_ADDRESS",
     "KEPT_TEMPLATES",
     "MASKED_TOKEN",
     "PLAIN_WIRE_VERSION",

@@ -1,6 +1,9 @@
-"""Which addresses are of this machine, so that a connection to them is safe without TLS."""
+"""The address of a server that nobody configured, and which addresses are of this machine: safe without TLS."""
 
 import ipaddress
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+"""Where a server listens, and where the command line looks for it, unless they are told otherwise."""
 
 _UNIX = ("unix:", "unix-abstract:")
 

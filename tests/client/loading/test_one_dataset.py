@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from packhorse.client import DigestMismatchError, PackedBins, PackedDataset, connect
-from packhorse.client.transport.run_id import run_id_of
+from packhorse.client._run_id import run_id_of
 
 WORLD_SIZE = 6
 

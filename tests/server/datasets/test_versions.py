@@ -9,7 +9,7 @@ from tests.flat_words import prepare
 from packhorse.client import RetryPolicy
 from packhorse.client.api import Client
 from packhorse.client.errors import VersionMismatchError
-from packhorse.client.transport.grpc_channels import exception_of
+from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.requests import topology_message
 from packhorse.prepare import Resource
 from packhorse.server.base.faults import ServiceError

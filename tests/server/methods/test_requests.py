@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from packhorse.client.errors import InvalidRequestError, RequestTooLargeError
-from packhorse.client.transport.grpc_channels import exception_of
+from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.methods import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
 from packhorse.client.transport.requests import topology_message
 from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP

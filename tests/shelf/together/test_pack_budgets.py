@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packhorse.client._packing_answer import read_packing
 from packhorse.client.errors import InvalidRequestError, VersionMismatchError
 from packhorse.client.options import PackOptions
-from packhorse.client.transport.packing_answer import read_packing
 from packhorse.rollouts import Rollouts, pack_rollouts
 from packhorse.v1 import packing_pb2 as pb
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from packhorse.client.batches.tensor_memory import map_tensors
+from packhorse.client.options import DEFAULT_DEPTH
 
 _Batch = TypeVar("_Batch")
 
@@ -51,7 +52,9 @@ class DevicePrefetcher(Generic[_Batch]):
         ValueError: depth is less than 1.
     """
 
-    def __init__(self, batches: Iterable[_Batch], device: torch.device | str | None = None, *, depth: int = 2) -> None:
+    def __init__(
+        self, batches: Iterable[_Batch], device: torch.device | str | None = None, *, depth: int = DEFAULT_DEPTH
+    ) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
         self._batches = batches

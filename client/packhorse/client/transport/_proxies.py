@@ -2,7 +2,7 @@
 
 gRPC reads the same variables, but it compares `no_proxy` with its target, which is an IP address if the client has
 looked the name up, and it sends even loopback connections to a proxy. So the choice is made here, by name, and passed
-to gRPC as an option of the channel. Leaves looking up names to `addresses`, and channels to `grpc_channels`.
+to gRPC as an option of the channel. Leaves looking up names to `addresses`, and channels to `replica`.
 """
 
 import functools

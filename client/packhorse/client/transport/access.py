@@ -1,22 +1,15 @@
-"""Access to servers: the client's certificates and tokens.
+"""Access to servers: a client's certificates and tokens, as its user gives them.
 
-Owns the arguments with the environment variables that replace them (`Access`), and what gRPC gets of them
-(`Credentials`). Leaves what a target means to `transport.addresses`, and calls to `transport.grpc_channels`.
+Owns `Access`, these arguments, and the environment variables that give what is left out. Leaves reading the files, and
+what gRPC needs of them, to `transport.credentials`.
 """
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-import grpc
-
 from packhorse.client.error_texts import shortened
-from packhorse.client.transport.addresses import Address
 from packhorse.parameters import parameter
-from packhorse.storage import read_plain
-from packhorse.wire import is_local
 
 _ENVIRONMENT = "PACKHORSE_CLIENT_"
 
@@ -87,105 +80,9 @@ class Access:
 
 
 NO_ACCESS = Access()
+"""Nothing given: the environment decides."""
 
 
 def variable_of(argument: str) -> str:
     """Returns the environment variable of an argument."""
     return f"{_ENVIRONMENT}{argument.upper()}"
-
-
-class Credentials:
-    """What gRPC needs for some hosts, from an Access: credentials of channels, and the token with every call.
-
-    Certificates are read for each new channel and the token's file for each call, so you may replace them at any time.
-
-    Args:
-        access: the certificates and tokens, with the environment's values filled in.
-        hosts: the target's hosts, as `hosts_of` returns them.
-        credentials: the credentials of a secure channel; None to make them from `access`.
-
-    Raises:
-        ValueError: a token would travel in plain text, a file cannot be read, or one is missing.
-    """
-
-    def __init__(
-        self, access: Access, hosts: Sequence[str], credentials: grpc.ChannelCredentials | None = None
-    ) -> None:
-        is_unix = all(host.startswith(("unix:", "unix-abstract:")) for host in hosts)
-        self.access = access
-        self.uses_tls = credentials is None and access.ca is not None and not is_unix
-        self._credentials = credentials
-        if credentials is not None and (files := [name for name in ("ca", "cert", "key") if name in access.given]):
-            raise ValueError(f"credentials and {files[0]} are both given; give one of them")
-        if access.ca is None and (access.cert is not None or access.key is not None) and credentials is None:
-            raise ValueError("cert and key need ca: there is no TLS without the CA of the server's certificate")
-        if (access.cert is None) != (access.key is None):
-            given, missing = ("key", "cert") if access.cert is None else ("cert", "key")
-            raise ValueError(f"{given} needs {missing}: a certificate and its private key belong together")
-        if self.uses_tls:
-            self.channel_credentials()
-        self._token = self._read_token()
-        is_plain_text = credentials is None and not self.uses_tls
-        is_exposed = self._token is not None and is_plain_text and not access.insecure
-        if is_exposed and (remote := [host for host in hosts if not is_local(host)]):
-            raise ValueError(
-                f"the token would be sent to {shortened(remote[0])} in plain text: give ca=… (TLS), or "
-                + parameter("insecure", True)
-                + " where everyone on the way may read it"
-            )
-
-    @property
-    def has_credentials(self) -> bool:
-        """Whether gRPC's own credentials were given, instead of files of certificates."""
-        return self._credentials is not None
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata to send with a call: the token, read again from its file."""
-        if self.access.token_file is not None:
-            with suppress(ValueError):  # the file is being replaced: the last token is used
-                self._token = self._read_token()
-        return (("authorization", f"Bearer {self._token}"),) if self._token else ()
-
-    def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """Returns the credentials of a new channel, from the files as they are now; None for plain text."""
-        if not self.uses_tls:
-            return self._credentials
-        ca, cert, key = (_read(name, getattr(self.access, name)) for name in ("ca", "cert", "key"))
-        if b"-----BEGIN CERTIFICATE-----" not in (ca or b""):
-            raise ValueError(f"ca {self.access.ca} holds no certificate (PEM)")
-        return grpc.ssl_channel_credentials(ca, key, cert)
-
-    def open_channel(self, address: Address, options: Sequence[tuple[str, object]] = ()) -> grpc.Channel:
-        """Returns a new channel; it connects when it is used."""
-        if address.authority is not None:
-            options = [*options, ("grpc.default_authority", address.authority)]
-        if address.proxy is None:
-            options = [*options, ("grpc.enable_http_proxy", 0)]
-        else:
-            options = [*options, ("grpc.http_proxy", address.proxy.url)]
-        credentials = self.channel_credentials()
-        if credentials is None:
-            return grpc.insecure_channel(address.target, options)
-        return grpc.secure_channel(address.target, credentials, options)
-
-    def _read_token(self) -> str | None:
-        """Returns the token, from its file if there is one; a ValueError if the file does not hold one word."""
-        if self.access.token_file is None:
-            return self.access.token
-        text = (_read("token_file", self.access.token_file) or b"").decode("ascii", errors="replace").strip()
-        if not text or len(text.split()) != 1 or "\ufffd" in text:
-            raise ValueError(
-                parameter("token_file") + f" {self.access.token_file} must hold one token and nothing else"
-            )
-        return text
-
-
-def _read(name: str, path: str | Path | None) -> bytes | None:
-    """Returns a file's content, None for no path; a ValueError with the argument's name if it cannot be read."""
-    if path is None:
-        return None
-    try:
-        return read_plain(path)
-    except OSError as error:
-        raise ValueError(f"{name} {path} cannot be read: {error.strerror}") from None

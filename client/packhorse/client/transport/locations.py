@@ -1,6 +1,6 @@
 """`SequenceLocation`: where a sequence is in an epoch, read from the service's answer to LocateSequences.
 
-Owns checking that answer. Leaves the request to `client/api`, and answers of packing to `packing_answer`.
+Owns checking that answer. Leaves the request to `client/api`, and answers of packing to `client/_packing_answer`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """One dataset for each name: a client's first answer names a digest, and all later answers must have the same.
 
 Owns the digests that a client is bound to. Servers compare the digest in each request, since they may still have an
-earlier version. Leaves the hash of a run to `transport/run_id`, what the workers of a rank share to
+earlier version. Leaves the hash of a run to `client/_run_id`, what the workers of a rank share to
 `loading/_progress`, and what ranks share to `loading/_agreement`.
 """
 

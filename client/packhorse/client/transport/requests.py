@@ -2,7 +2,7 @@
 
 A value that its field cannot hold is refused here, with the field's name. Leaves ranges of values to the service, which
 raises the same exception; the methods and a transport's interface to `methods`; and answers to `locations`,
-`packing_answer` and `streams/blocks`.
+`client/_packing_answer` and `streams/blocks`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -14,6 +14,7 @@ from packhorse.cli.shared.profiles import of_profile, profile_option
 from packhorse.cli.shared.spelling import in_flags
 from packhorse.parameters import message_of
 from packhorse.topology import Skips, Topology
+from packhorse.wire import DEFAULT_ADDRESS
 
 
 def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,7 +23,7 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--target",
         envvar="PACKHORSE_TARGET",
         show_envvar=True,
-        default="127.0.0.1:50051",
+        default=DEFAULT_ADDRESS,
         callback=of_profile,
         help="Server (HOST:PORT, several with commas, dns:///HOST:PORT, unix:PATH), or embedded:DIR for a folder.",
     )(profile_option(command))

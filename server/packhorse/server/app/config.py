@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packhorse.parameters import parameter
 from packhorse.server.access.tls import TlsFiles
-from packhorse.wire import is_local
+from packhorse.wire import DEFAULT_ADDRESS, is_local
 
 OVERDUE_SECONDS = 3.0
 """Seconds after the grace period at which the process ends, even if the shutdown is not finished."""
@@ -27,7 +27,7 @@ class ServeConfig:
 
     data_root: Path
     """Folder that contains the prepared folders."""
-    listen: str = "127.0.0.1:50051"
+    listen: str = DEFAULT_ADDRESS
     """HOST:PORT (port 0 for a free one) or unix:PATH."""
     metrics_listen: str | None = None
     """HOST:PORT of /metrics; None for no metrics."""

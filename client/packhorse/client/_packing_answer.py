@@ -1,6 +1,6 @@
 """The service's answer to PackSequences: the bins of the lengths that were sent, checked against the request.
 
-Leaves a stream that packs to `streams/pack_stream`, and locations to `locations`.
+Leaves a stream that packs to `streams/pack_stream`, and locations to `transport/locations`.
 """
 
 import numpy as np
