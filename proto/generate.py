@@ -32,7 +32,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         package = Path(SOURCE).parent
-        stale = [s for s in STUBS if (Path(folder) / package / s).read_text() != (ROOT / package / s).read_text()]
+        made, committed = Path(folder) / package, ROOT / package
+        stale = [stub for stub in STUBS if (made / stub).read_text() != (committed / stub).read_text()]
     if stale:
         sys.exit(f"stale stubs: {', '.join(stale)}; run `make proto` and commit what it writes")
 

@@ -87,7 +87,7 @@ def open_client(
     credentials: "grpc.ChannelCredentials | None" = None,
 ) -> Client:
     """Returns a client, as `connect` does, of arguments that are already an Access and a RetryPolicy."""
-    given = [*access.given, *(["credentials"] if credentials is not None else [])]
+    given = access.given if credentials is None else [*access.given, "credentials"]
     is_server = isinstance(target, str) and not target.startswith(PREFIX)
     if given and not is_server:
         raise ValueError(f"{given[0]} is for a server, and {shortened(target)} has none; leave it out")

@@ -87,7 +87,7 @@ def _num_matrices(config: Any) -> int:
     """Returns the number of weight matrices in a feed-forward part: three if it is gated, two if it is plain."""
     name = str(_optional(config, "hidden_act", "activation_function", "hidden_activation") or "")
     gated = name in ("silu", "swish", "swiglu", "geglu") or "gated" in name
-    return 3 if gated or _optional(config, "hidden_activation") else 2
+    return 3 if gated or _optional(config, "hidden_activation") else 2  # Gemma's field, and Gemma is gated
 
 
 def _query_size(config: Any, head_size: int) -> int:

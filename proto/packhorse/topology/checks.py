@@ -7,6 +7,9 @@ from numbers import Integral
 
 from packhorse.parameters import parameter
 
+_QUOTED_CHARACTERS = 40
+"""The most characters of a value that an error message quotes."""
+
 
 def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
     """Returns `value` as an int.
@@ -26,19 +29,19 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
     """
     if type(value) is int and least <= value and (most is None or value <= most):
         return value
-    wanted = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
+    expected = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(parameter(name) + f" must be {wanted}, got {quoted(value)}")
+        raise ValueError(parameter(name) + f" must be {expected}, got {quoted(value)}")
     number = int(value)
     if number < least or (most is not None and number > most):
-        raise ValueError(parameter(name) + f" must be {wanted}, got {number}")
+        raise ValueError(parameter(name) + f" must be {expected}, got {number}")
     return number
 
 
 def quoted(value: object) -> str:
-    """Returns the first 40 characters of a value's repr, for an error message."""
+    """Returns the beginning of a value's repr, for an error message."""
     text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    return text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}…"
 
 
 def counted(number: int, noun: str) -> str:

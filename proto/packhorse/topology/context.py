@@ -169,30 +169,30 @@ class ContextRule:
         costs = [self.cost(room) for room in rooms]
         mean_cost = sum(costs) / self.max_context_parallel
         num_ranks = self.max_context_parallel
-        loads = [(0.0, 0)]  # a heap of the blocks of `num_ranks` ranks: (cost so far on each rank, first rank)
-        blocks: dict[tuple[int, int], list[_DealtPart]] = {}  # (number of ranks, first rank) → the block's parts
+        blocks = [(0.0, 0)]  # a heap of the blocks of `num_ranks` ranks: (cost so far on each rank, first rank)
+        parts_of_block: dict[tuple[int, int], list[_DealtPart]] = {}  # key: (number of ranks, first rank)
         for index in _longest_first(rooms):  # so the number of ranks never grows, and blocks are only ever halved
             room, cost = rooms[index], costs[index]
             while num_ranks > 1 and 2 * room <= num_ranks * self.tokens_per_rank and 2 * cost <= num_ranks * mean_cost:
                 num_ranks //= 2
-                loads = [(load, first + half) for load, first in loads for half in (0, num_ranks)]
-                heapify(loads)
-            load, first_rank = loads[0]
-            heapreplace(loads, (load + cost / num_ranks, first_rank))
-            parts = blocks.setdefault((num_ranks, first_rank), [])
+                blocks = [(load, first + half) for load, first in blocks for half in (0, num_ranks)]
+                heapify(blocks)
+            load, first_rank = blocks[0]
+            heapreplace(blocks, (load + cost / num_ranks, first_rank))
+            parts = parts_of_block.setdefault((num_ranks, first_rank), [])
             part = next((part for part in parts if room <= part.tokens_left), None)
             if part is None:
                 part = _DealtPart(num_ranks * self.tokens_per_rank)
                 parts.append(part)
             part.tokens_left -= room
             part.indices.append(index)
-        dealt: list[list[ContextPart]] = [[] for _ in range(self.max_context_parallel)]
-        for (num_ranks, first_rank), parts in blocks.items():
+        parts_of_rank: list[list[ContextPart]] = [[] for _ in range(self.max_context_parallel)]
+        for (num_ranks, first_rank), parts in parts_of_block.items():
             for part in parts:
-                laid = ContextPart(first_rank=first_rank, num_ranks=num_ranks, indices=tuple(sorted(part.indices)))
+                common = ContextPart(first_rank=first_rank, num_ranks=num_ranks, indices=tuple(sorted(part.indices)))
                 for rank in range(first_rank, first_rank + num_ranks):
-                    dealt[rank].append(laid)
-        return dealt
+                    parts_of_rank[rank].append(common)
+        return parts_of_rank
 
     def tile(self, rooms: Sequence[int]) -> list[list[ContextPart]]:
         """Returns micro-steps in which every rank has a part, for trainers in which no rank may be idle.
@@ -214,46 +214,47 @@ class ContextRule:
             ValueError: a room is over `max_seq_len`.
         """
         steps: list[list[_Part]] = []
-        free = 0
+        free_ranks = 0  # of the last step
         for part in sorted(self._parts(rooms), reverse=True):
-            if not free:
+            if not free_ranks:
                 steps.append([])
-                free = self.max_context_parallel
+                free_ranks = self.max_context_parallel
             steps[-1].append(part)
-            free -= part.num_ranks
-        while free:  # it is a multiple of the smallest part's number of ranks, so some part can always be doubled
-            last = steps[-1]
-            doubled = max(
-                (at for at, part in enumerate(last) if part.num_ranks <= free),
-                key=lambda at: last[at].cost / last[at].num_ranks,
+            free_ranks -= part.num_ranks
+        while free_ranks:  # a multiple of the smallest part's number of ranks, so some part can always be doubled
+            last_step = steps[-1]
+            costliest = max(
+                (index for index, part in enumerate(last_step) if part.num_ranks <= free_ranks),
+                key=lambda index: last_step[index].cost / last_step[index].num_ranks,
             )
-            free -= last[doubled].num_ranks
-            last[doubled] = last[doubled]._replace(num_ranks=2 * last[doubled].num_ranks)
+            part = last_step[costliest]
+            free_ranks -= part.num_ranks
+            last_step[costliest] = part._replace(num_ranks=2 * part.num_ranks)
         return [_side_by_side(sorted(step, reverse=True)) for step in steps]
 
     def _parts(self, rooms: Sequence[int]) -> "list[_Part]":
         """Packs sequences into any number of parts, by descending number of ranks."""
         self._check(rooms)
-        nums_ranks: list[int] = []  # of each part
-        members: list[list[int]] = []  # of each part: the indices of its sequences
+        ranks_of_part: list[int] = []  # how many ranks each part has
+        indices_of_part: list[list[int]] = []  # its sequences
         # What each part has left, ascending: (longest room that fits, tokens, cost, number of ranks, index of part).
         left: list[tuple[int, int, int, int, int]] = []
         for index in _longest_first(rooms):
             room = rooms[index]
-            at = bisect_left(left, (room,))
-            if at == len(left):
-                ranks, part = self.num_ranks(room), len(members)
+            best = bisect_left(left, (room,))
+            if best == len(left):  # no part has room: a new one
+                ranks, part = self.num_ranks(room), len(indices_of_part)
                 tokens, cost = ranks * self.tokens_per_rank, ranks * self.cost_per_rank
-                nums_ranks.append(ranks)
-                members.append([])
+                ranks_of_part.append(ranks)
+                indices_of_part.append([])
             else:
-                _, tokens, cost, ranks, part = left.pop(at)
-            members[part].append(index)
+                _, tokens, cost, ranks, part = left.pop(best)
+            indices_of_part[part].append(index)
             tokens, cost = tokens - room, cost - self.cost(room)
             insort(left, (self.fits(tokens, cost), tokens, cost, ranks, part))
         return [
             _Part(ranks, sum(self.cost(rooms[index]) for index in indices), indices)
-            for ranks, indices in zip(nums_ranks, members, strict=True)
+            for ranks, indices in zip(ranks_of_part, indices_of_part, strict=True)
         ]
 
     def _check(self, rooms: Sequence[int]) -> None:
@@ -287,12 +288,12 @@ def _longest_first(rooms: Sequence[int]) -> list[int]:
 
 
 def _side_by_side(parts: list[_Part]) -> list[ContextPart]:
-    """Returns parts next to each other, from rank 0 on; they are given by descending number of ranks.
+    """Gives parts their ranks, from rank 0 on without gaps; the parts come by descending number of ranks.
 
-    The numbers are powers of two, so each part begins at a multiple of its number of ranks.
+    These numbers are powers of two, so each part begins at a multiple of its number of ranks.
     """
-    laid, first = [], 0
+    placed, first_rank = [], 0
     for part in parts:
-        laid.append(ContextPart(first_rank=first, num_ranks=part.num_ranks, indices=tuple(sorted(part.indices))))
-        first += part.num_ranks
-    return laid
+        placed.append(ContextPart(first_rank=first_rank, num_ranks=part.num_ranks, indices=tuple(sorted(part.indices))))
+        first_rank += part.num_ranks
+    return placed

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from packhorse.parameters import parameter
 from packhorse.topology.checks import checked_integer, quoted
 
-# The greatest first: `_written_begin` takes the first that divides a number of tokens.
-_SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
+_TOKENS_OF_SUFFIX = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
+"""Suffix → tokens. The greatest first: `_written_begin` takes the first that divides a number of tokens."""
 
 
 class BatchPhase(NamedTuple):
@@ -104,19 +104,19 @@ class BatchSchedule:
             ValueError: phases in tokens and phases in bins do not ascend together.
         """
         begins = [phase.begin // max_seq_len if phase.in_tokens else phase.begin for phase in self.phases]
-        for (before, after), phase in zip(pairwise(begins), self.phases[1:], strict=True):
-            if after <= before:
+        for (begin_before, begin), phase in zip(pairwise(begins), self.phases[1:], strict=True):
+            if begin <= begin_before:
                 raise ValueError(
                     parameter("batch_schedule")
-                    + f" has phases that do not ascend: {_written_begin(phase)} is {after} bins "
-                    f"of {max_seq_len} tokens, and the phase before it begins at {before}"
+                    + f" has phases that do not ascend: {_written_begin(phase)} is {begin} bins "
+                    f"of {max_seq_len} tokens, and the phase before it begins at {begin_before}"
                 )
         positions = [begin - epoch * num_bins for begin in begins]
-        now = sum(position <= 0 for position in positions) - 1  # the phase in which the epoch begins
+        current = sum(position <= 0 for position in positions) - 1  # index of the phase in which the epoch begins
         return BatchSchedule(
             tuple(
                 BatchPhase(begin=max(position, 0), in_tokens=False, size=phase.size)
-                for position, phase in zip(positions[now:], self.phases[now:], strict=True)
+                for position, phase in zip(positions[current:], self.phases[current:], strict=True)
             )
         )
 
@@ -124,9 +124,9 @@ class BatchSchedule:
 def _phase(text: str) -> BatchPhase:
     """Reads `BEGIN:SIZE`."""
     begin, colon, size = text.partition(":")
-    in_tokens = begin[-1:].upper() in _SUFFIXES
+    in_tokens = begin[-1:].upper() in _TOKENS_OF_SUFFIX
     try:
-        count = Decimal(begin[:-1]) * _SUFFIXES[begin[-1:].upper()] if in_tokens else Decimal(int(begin))
+        count = Decimal(begin[:-1]) * _TOKENS_OF_SUFFIX[begin[-1:].upper()] if in_tokens else Decimal(int(begin))
         if colon and count == int(count):
             return BatchPhase(int(count), in_tokens, int(size))
     except (InvalidOperation, ValueError, OverflowError):
@@ -142,5 +142,7 @@ def _written_begin(phase: BatchPhase) -> str:
     """Returns where a phase begins as `BatchSchedule.parse` reads it, such as 250B."""
     if not phase.in_tokens:
         return str(phase.begin)
-    suffix = next((each for each in _SUFFIXES if phase.begin % _SUFFIXES[each] == 0), "K") if phase.begin else "K"
-    return f"{Decimal(phase.begin) / _SUFFIXES[suffix]:f}{suffix}"
+    if phase.begin == 0:  # every suffix divides it
+        return "0K"
+    suffix = next((suffix for suffix, tokens in _TOKENS_OF_SUFFIX.items() if phase.begin % tokens == 0), "K")
+    return f"{Decimal(phase.begin) / _TOKENS_OF_SUFFIX[suffix]:f}{suffix}"

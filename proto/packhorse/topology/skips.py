@@ -104,22 +104,22 @@ class Skips:
             >>> str(Skips.parse(["10:20"]).minus(Skips.parse(["12:14"])))
             '10:12,14:20'
         """
-        left = []
+        kept = []
         for first, end in self.ranges:
-            begin = first  # of what is left of the range
+            uncut_first = first  # where the part of the range begins that no cut has reached yet
             for cut_first, cut_end in other.ranges:
-                if cut_first < end and cut_end > begin:  # what is before the cut stays; what is after it follows
-                    left.append((begin, max(cut_first, begin)))
-                    begin = min(cut_end, end)
-            left.append((begin, end))
-        return Skips(tuple((first, end) for first, end in left if first < end))
+                if cut_first < end and cut_end > uncut_first:
+                    kept.append((uncut_first, max(cut_first, uncut_first)))
+                    uncut_first = min(cut_end, end)
+            kept.append((uncut_first, end))
+        return Skips(tuple((first, end) for first, end in kept if first < end))
 
     def before(self, position: int) -> "Skips":
         """Returns the ranges that a cursor at `position` of the rest has already passed."""
         return Skips(self.ranges[: bisect_left(self.gaps(), position)])
 
     def gaps(self) -> list[int]:
-        """Returns, for each range, the position of the rest that follows it; ascending."""
+        """Returns where each range leaves a gap: the position of the rest that follows the range; ascending."""
         # Positions skipped before each range, and in all.
         num_skipped = accumulate((end - first for first, end in self.ranges), initial=0)
         return [first - num_before for (first, _), num_before in zip(self.ranges, num_skipped, strict=False)]

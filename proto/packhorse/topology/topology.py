@@ -159,8 +159,8 @@ class Topology:
         found: list[Stretch] = []
         step = offset = 0
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
-            until = None if following is None else following.begin - self.start_position - offset
-            if until is not None and until <= 0:
+            num_bins = None if following is None else following.begin - self.start_position - offset  # None: no end
+            if num_bins is not None and num_bins <= 0:
                 continue  # over before start_position, or before the last optimizer step of an earlier phase ends
             batch_size, rest = divmod(phase.size, self.world_size * self.accumulation)
             if rest:
@@ -172,8 +172,8 @@ class Topology:
                     f"{self.world_size * self.accumulation}, or other numbers of ranks or steps"
                 )
             found.append(Stretch(step, offset, batch_size, batch_size * self.world_size))
-            if until is not None:
-                num_optimizer_steps = -(-until // phase.size)
+            if num_bins is not None:
+                num_optimizer_steps = -(-num_bins // phase.size)
                 step, offset = step + num_optimizer_steps * self.accumulation, offset + num_optimizer_steps * phase.size
         return tuple(found)
 
@@ -263,18 +263,20 @@ class Topology:
 
     def num_full_steps(self, num_bins: int) -> int:
         """Returns the number of steps that are full without bins that the remainder policy adds."""
-        stretch = self.stretch_at(self.num_left(num_bins))
-        return stretch.first_step + (self.num_left(num_bins) - stretch.first_offset) // stretch.bins_per_step
+        num_left = self.num_left(num_bins)
+        stretch = self.stretch_at(num_left)
+        return stretch.first_step + (num_left - stretch.first_offset) // stretch.bins_per_step
 
     def num_tail_bins(self, num_bins: int) -> int:
         """Returns the number of bins that are left for a last step that is not full; 0 if every step is full."""
-        stretch = self.stretch_at(self.num_left(num_bins))
-        return (self.num_left(num_bins) - stretch.first_offset) % stretch.bins_per_step
+        num_left = self.num_left(num_bins)
+        stretch = self.stretch_at(num_left)
+        return (num_left - stretch.first_offset) % stretch.bins_per_step
 
     def num_steps(self, num_bins: int) -> int:
         """Returns the number of steps that every rank takes from start_position to the epoch's end."""
-        partial = self.num_tail_bins(num_bins) > 0 and self.remainder is not RemainderPolicy.DROP
-        return self.num_full_steps(num_bins) + int(partial)
+        has_partial_step = self.num_tail_bins(num_bins) > 0 and self.remainder is not RemainderPolicy.DROP
+        return self.num_full_steps(num_bins) + (1 if has_partial_step else 0)
 
     def num_bins_dropped(self, num_bins: int) -> int:
         """Returns the number of bins that the DROP policy leaves out; 0 under every other policy."""
@@ -297,8 +299,8 @@ class Topology:
         """Returns the position at which any topology can resume, once every rank has consumed `step`.
 
         If `step` is not the last of its optimizer step, this is the optimizer step's beginning, because not all of its
-        bins have been consumed. After the epoch's last step with a schedule it is the epoch's end, even if bins were
-        dropped: resumed before them, a phase with a smaller size could make steps of them.
+        bins have been consumed. After the epoch's last step under a schedule this is the epoch's end, even if bins were
+        dropped: a run that resumes before them could make steps of them in a phase of a smaller size.
         """
         stretch = self.stretch_of(step + 1)
         if step + 1 == self.num_steps(num_bins):

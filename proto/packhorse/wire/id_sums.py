@@ -36,8 +36,8 @@ def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None)
         if starts is not None:
             begins = np.asarray(starts[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
             chunk = chunk ^ np.where(begins == 0, np.uint64(0), _mixed(begins, _START_KEY))
-        for which, key in enumerate(_ID_KEYS):
-            sums[which] += int(np.sum(_mixed(chunk, key), dtype=np.uint64))
+        for index, key in enumerate(_ID_KEYS):
+            sums[index] += int(np.sum(_mixed(chunk, key), dtype=np.uint64))
     return sums[0] % 2**64, sums[1] % 2**64
 
 

@@ -39,7 +39,7 @@ def test_many_connections_have_one_thread(wait_until):
     waiting = [threading.Thread(target=wait, args=(call,)) for call in calls]
     for thread in waiting:
         thread.start()
-    wait_until(lambda: len(watchdog._WATCHDOG._due) == len(calls))
+    wait_until(lambda: len(watchdog._WATCHDOG._waits) == len(calls))
     assert sum(thread.name == "packhorse-watchdog" for thread in threading.enumerate()) == 1
     for thread, call in zip(waiting, calls, strict=True):
         call.cancel()

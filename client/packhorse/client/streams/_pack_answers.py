@@ -37,17 +37,19 @@ class PackAnswerChecks:
             unsent: own numbers of the sequences that are not sent over the open call yet.
             oldest_version: the oldest version of a sequence that a bin may hold.
         """
-        came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
+        packed = block.ids.tolist()
+        returned = {*packed, *evicted}
         sent = self.held.keys() - unsent
         if (
-            len(came) != len(block.ids)  # a sequence is in two bins
-            or len({*came, *evicted}) != len(came) + len(evicted)  # or evicted twice, or in a bin too
-            or not sent >= set(evicted)
+            len(returned) != len(packed) + len(evicted)  # a sequence came twice
+            or not returned <= sent
+            or num_held != len(sent) - len(returned)
+            or any(
+                self.held[number].length != length
+                for number, length in zip(packed, block.lengths.tolist(), strict=True)
+            )
             or not all(self._may_be_evicted(number, oldest_version) for number in evicted)
             or len(block) % max(self.options.num_bins_multiple_of, 1)
-            or not came.keys() <= sent
-            or any(self.held[number].length != length for number, length in came.items())
-            or num_held != len(sent) - len(came) - len(evicted)
         ):
             raise DamagedAnswerError(
                 f"{self.target} returned other sequences, lengths or numbers of them than it was sent"

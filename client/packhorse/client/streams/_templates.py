@@ -15,8 +15,8 @@ _Integer = TypeVar("_Integer", np.int32, np.int64)
 
 _NOT_DEFINED = -1
 """The size of a template whose number is not defined."""
-_NO_COMPONENT = -1
-"""The component of a template without a mixture."""
+NO_COMPONENT = -1
+"""The component of an empty bin, and of every template without a mixture."""
 
 
 class TemplateDefinitions(NamedTuple):
@@ -39,7 +39,7 @@ class _Table(NamedTuple):
     sizes: NDArray[np.int64]
     """How many lengths each has, or _NOT_DEFINED."""
     components: NDArray[np.int32]
-    """Index of each one's component in the mixture, or _NO_COMPONENT."""
+    """Index of each one's component in the mixture, or NO_COMPONENT."""
     lengths: NDArray[np.int32]
     """The lengths of all templates, end to end, perhaps with free space at the end."""
 
@@ -105,7 +105,7 @@ class ReceivedTemplates:
         components = (
             defined.components.astype(np.int32)
             if len(defined.components)
-            else np.full(len(defined.numbers), _NO_COMPONENT, np.int32)
+            else np.full(len(defined.numbers), NO_COMPONENT, np.int32)
         )
         sizes = defined.sizes.astype(np.int64)
         begins = ends - sizes
@@ -153,7 +153,7 @@ class ReceivedTemplates:
         if (missing := int(numbers[-1]) + 1 - len(sizes)) > 0:
             begins = _grown(begins, missing, 0)
             sizes = _grown(sizes, missing, _NOT_DEFINED)
-            components = _grown(components, missing, _NO_COMPONENT)
+            components = _grown(components, missing, NO_COMPONENT)
         end = self._num_kept_lengths + len(added.lengths)
         if end > len(lengths):
             lengths = _grown(lengths, 2 * end - len(lengths), 0)

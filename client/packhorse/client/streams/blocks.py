@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
-from packhorse.client.streams._templates import ReceivedTemplates, TemplateDefinitions
+from packhorse.client.streams._templates import NO_COMPONENT, ReceivedTemplates, TemplateDefinitions
 from packhorse.client.streams.sent_tokens import SentTokens, decode_tokens, joined_tokens
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
@@ -41,6 +41,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "rows": np.dtype("<u2"),
 }
 """The type of each array whose type is the same in every message; ids and first tokens have one of two types."""
+
+_NO_GROUP = -1
+"""The value in `BinBlock.group_ids` of a sequence without a group."""
 
 AS_IT_IS = -2
 """The value in `BinBlock.redactions` of a sequence that is not redacted."""
@@ -179,7 +182,9 @@ class BinBlock:
             self,
             bin_ends=np.pad(self.bin_ends, added, constant_values=end),
             positions=np.pad(self.positions, added, constant_values=ADDED),
-            component_ids=None if self.component_ids is None else np.pad(self.component_ids, added, constant_values=-1),
+            component_ids=None
+            if self.component_ids is None
+            else np.pad(self.component_ids, added, constant_values=NO_COMPONENT),
         )
 
 
@@ -201,23 +206,23 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         lengths=np.concatenate([block.lengths for block in blocks]),
         bin_ends=np.concatenate([block.bin_ends + before for block, before in zip(blocks, num_before, strict=False)]),
         positions=np.concatenate([block.positions for block in blocks]),
-        first_tokens=_joined(blocks, "first_tokens", np.int64(0)),
-        component_ids=_joined(blocks, "component_ids", np.int32(-1)),
-        group_ids=_joined(blocks, "group_ids", np.int64(-1)),
-        redactions=_joined(blocks, "redactions", np.int64(AS_IT_IS)),
-        rows=_joined(blocks, "rows", np.uint16(0)),
-        tokens=_joined_tokens([block.tokens for block in blocks if len(block.ids)]),
-        loss_mask=_joined_tokens([block.loss_mask for block in blocks if len(block.ids)]),
+        first_tokens=_joined_field(blocks, "first_tokens", np.int64(0)),
+        component_ids=_joined_field(blocks, "component_ids", np.int32(NO_COMPONENT)),
+        group_ids=_joined_field(blocks, "group_ids", np.int64(_NO_GROUP)),
+        redactions=_joined_field(blocks, "redactions", np.int64(AS_IT_IS)),
+        rows=_joined_field(blocks, "rows", np.uint16(0)),
+        tokens=_tokens_of_all([block.tokens for block in blocks if len(block.ids)]),
+        loss_mask=_tokens_of_all([block.loss_mask for block in blocks if len(block.ids)]),
     )
 
 
-def _joined_tokens(parts: Sequence[SentTokens | None]) -> SentTokens | None:
+def _tokens_of_all(parts: Sequence[SentTokens | None]) -> SentTokens | None:
     """Joins the tokens of the blocks that have sequences; None if any of them came without tokens."""
     found = [part for part in parts if part is not None]
     return joined_tokens(found) if found and len(found) == len(parts) else None
 
 
-def _joined(blocks: Sequence[BinBlock], name: str, missing: np.integer[Any]) -> NDArray[Any] | None:
+def _joined_field(blocks: Sequence[BinBlock], name: str, missing: np.integer[Any]) -> NDArray[Any] | None:
     """Joins the field `name` of all blocks, filled with `missing` for a block without it; None if no block has it."""
     arrays = [getattr(block, name) for block in blocks]
     if all(array is None for array in arrays):
@@ -279,14 +284,14 @@ def decode_bins(
     first_tokens = _first_tokens(data["first_tokens"], len(ids))
     offsets = arrays["position_offsets"]
     if len(offsets):
-        given = np.where(offsets == ADDED_OFFSET, ADDED, bins.base_position + offsets.astype(np.int64))
+        bin_positions = np.where(offsets == ADDED_OFFSET, ADDED, bins.base_position + offsets.astype(np.int64))
     else:
-        given = positions(len(bin_ends))
+        bin_positions = positions(len(bin_ends))
     block = BinBlock(
         ids=ids.astype(np.int64),
         lengths=lengths,
         bin_ends=bin_ends,
-        positions=given,
+        positions=bin_positions,
         steps=steps,
         first_tokens=first_tokens,
         component_ids=component_ids,
@@ -294,8 +299,8 @@ def decode_bins(
         redactions=_redactions(arrays["redacted"], arrays["redacted_tokens"], len(ids)),
         rows=arrays["rows"] if data["rows"] else None,
     )
-    of_sequences = [each for each in (first_tokens, block.group_ids, block.rows) if each is not None]
-    if len(block.positions) != len(block) or any(len(each) != len(ids) for each in of_sequences):
+    arrays_of_sequences = [array for array in (first_tokens, block.group_ids, block.rows) if array is not None]
+    if len(block.positions) != len(block) or any(len(array) != len(ids) for array in arrays_of_sequences):
         raise DamagedAnswerError("the arrays of the bins do not fit each other")
     if tokens is None:
         return block

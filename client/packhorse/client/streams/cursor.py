@@ -74,9 +74,11 @@ def topology_facts(topology: Topology) -> Facts:
         ({'world_size': 4, 'balance': 'micro-step'}, 4)
     """
     given = ((each.name, getattr(topology, each.name)) for each in fields(topology) if each.name not in _WITHOUT_EFFECT)
-    plain = Topology()
+    default = Topology()
     return {
-        name: value if isinstance(value, int) else str(value) for name, value in given if value != getattr(plain, name)
+        name: value if isinstance(value, int) else str(value)
+        for name, value in given
+        if value != getattr(default, name)
     }
 
 
@@ -227,13 +229,14 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
             "this cursor is of mode 'independent' with several workers, and cannot say where each of them is; resume "
             "with a StatefulDataLoader's state, or train with one worker for each rank or with mode 'partition'"
         )
-    done, then, now = _number(state, "steps_into_optimizer_step"), state.get("topology"), topology_facts(topology)
-    if done and then != now:
+    done = _number(state, "steps_into_optimizer_step")
+    saved_facts, facts = state.get("topology"), topology_facts(topology)
+    if done and saved_facts != facts:
         _LOG.warning(
             "the cursor is within an optimizer step of %s, this run has %s: the optimizer step begins again, and %d of "
             "its steps come twice",
-            "another topology" if then is None else then,
-            now,
+            "another topology" if saved_facts is None else saved_facts,
+            facts,
             done,
         )
         return 0
@@ -248,15 +251,16 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
 def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> None:
     """Raises a ValueError if a worker's state was saved under a topology whose steps hold other bins.
 
-    Without optimizer steps of several steps, only the number of bins in a step matters.
+    If every optimizer step is one step, only the number of bins in a step matters.
     """
-    then, now = Topology(**state["topology"]), topology
-    in_optimizer_steps = max(then.steps_per_optimizer_step, now.steps_per_optimizer_step) > 1
-    bins_then, bins_now = (each.batch_schedule or each.bins_per_step for each in (then, now))
-    if bins_then != bins_now or (in_optimizer_steps and topology_facts(then) != topology_facts(now)):
+    saved = Topology(**state["topology"])
+    saved_facts, facts = topology_facts(saved), topology_facts(topology)
+    saved_bins, bins = (each.batch_schedule or each.bins_per_step for each in (saved, topology))
+    in_optimizer_steps = max(saved.steps_per_optimizer_step, topology.steps_per_optimizer_step) > 1
+    if saved_bins != bins or (in_optimizer_steps and saved_facts != facts):
         raise ValueError(
-            f"this state was saved with {bins_then} bins in a step ({topology_facts(then)}), now there are {bins_now} "
-            f"({topology_facts(now)}): under another world_size, batch_size or balance resume from a batch's 'cursor' "
+            f"this state was saved with {saved_bins} bins in a step ({saved_facts}), now there are {bins} "
+            f"({facts}): under another world_size, batch_size or balance resume from a batch's 'cursor' "
             "instead"
         )
 

@@ -104,9 +104,7 @@ def _write(
     sizes = sent.sizes
     rooms = block.lengths.astype(np.int64)
     sequences_per_bin = np.diff(block.bin_ends, prepend=0)  # [N]
-    first_of_bin = np.repeat(
-        block.bin_starts(), sequences_per_bin
-    )  # index of the first sequence in each one's bin: [S]
+    first_of_bin = np.repeat(block.bin_starts(), sequences_per_bin)  # [S]: the first sequence of each one's bin
     rooms_before = np.cumsum(rooms) - rooms
     # Index of each sequence's first token in the flat arrays: its offset in the bin, and the bin's row.
     starts = (

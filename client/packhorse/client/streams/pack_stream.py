@@ -318,41 +318,49 @@ class PackStream:
             if versions is not None or policy_version is not None:
                 raise invalid("versions", "need a stream that uses them: give pack_stream max_staleness")
             return [0] * len(ids)
-        numbers = [] if versions is None else integers("versions", versions)
-        if len(numbers) != len(ids):
-            raise invalid("versions", f"holds {len(numbers)} numbers for {len(ids)} ids of a stream with max_staleness")
-        known = {sequence.id for sequence in self._held.values()}
-        for number, version in zip(ids, numbers, strict=True):
-            if number in known:
-                raise invalid("ids", f"holds {number}, which is sent already: what is evicted comes back by its id")
-            known.add(number)
+        new_versions = [] if versions is None else integers("versions", versions)
+        if len(new_versions) != len(ids):
+            raise invalid(
+                "versions", f"holds {len(new_versions)} numbers for {len(ids)} ids of a stream with max_staleness"
+            )
+        sent_ids = {sequence.id for sequence in self._held.values()}
+        for sequence_id, version in zip(ids, new_versions, strict=True):
+            if sequence_id in sent_ids:
+                raise invalid(
+                    "ids", f"holds {sequence_id}, which is sent already: what is evicted comes back by its id"
+                )
+            sent_ids.add(sequence_id)
             if version < 0 or (policy_version is not None and version > policy_version):
-                raise invalid("versions", f"says {version} of sequence {number}, and must be in [0, policy_version]")
+                raise invalid(
+                    "versions", f"says {version} of sequence {sequence_id}, and must be in [0, policy_version]"
+                )
         if policy_version is not None and policy_version < self._newest_version:
             raise invalid("policy_version", f"{policy_version} goes back: the stream has seen {self._newest_version}")
-        return numbers
+        return new_versions
 
     def _newest_with(self, versions: list[int], policy_version: int | None) -> int:
         """Returns the newest version known, with those of a call."""
         return max(self._newest_version, policy_version or 0, *versions)
 
-    def _checked_amounts(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
+    def _checked_amounts(
+        self, amounts: Mapping[str, ArrayLike | Iterable[int]], num_sequences: int
+    ) -> list[tuple[int, ...]]:
         """Returns each sequence's amounts of the stream's resources, in the order of its budgets.
 
         Args:
             amounts: as in `send`.
-            num: the number of sequences.
+            num_sequences: the number of sequences of the call.
         """
         names = [budget.name for budget in self._options.budgets]
         if not isinstance(amounts, Mapping) or sorted(amounts) != sorted(names):
             raise invalid("amounts", f"must have a list for each resource of the stream: {', '.join(names) or 'none'}")
         columns = [integers(f"the amounts of {name!r}", amounts[name]) for name in names]
         for budget, column in zip(self._options.budgets, columns, strict=True):
-            if len(column) != num:
-                raise invalid("amounts", f"holds {len(column)} of {budget.name!r} for {num} ids")
+            if len(column) != num_sequences:
+                raise invalid("amounts", f"holds {len(column)} of {budget.name!r} for {num_sequences} ids")
             if column and not 0 <= min(column) <= max(column) <= budget.cap:
                 raise invalid("amounts", f"of {budget.name!r} must be in [0, {budget.cap}], its cap")
-        return list(zip(*columns, strict=True)) if columns else [()] * num
+        return list(zip(*columns, strict=True)) if columns else [()] * num_sequences
 
     def _checked_rule(self, lengths: list[int]) -> RoomRule:
         """Returns the rule that computes rooms, after checking all lengths by it.

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 _Message = TypeVar("_Message", covariant=True)
 
@@ -26,6 +26,12 @@ class NoMessageError(Exception):
     """A call brought no message in time and was cancelled, or it ended without one."""
 
 
+class _Wait(NamedTuple):
+    due: float
+    """When the call's next message is due, by the monotonic clock."""
+    call: Call[Any]
+
+
 class Watchdog:
     """Cancels calls whose next message is overdue.
 
@@ -35,7 +41,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: dict[int, tuple[float, Call[Any]]] = {}  # id of a call → (when its message is due, the call)
+        self._waits: dict[int, _Wait] = {}  # by the id of their calls
         self._overdue: set[int] = set()  # ids of the calls that were cancelled
         self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
@@ -44,7 +50,7 @@ class Watchdog:
         """Returns a call's next message, or None at its end; a NoMessageError if it takes longer than `seconds`."""
         due = time.monotonic() + seconds
         with self._changed:
-            self._due[id(call)] = (due, call)
+            self._waits[id(call)] = _Wait(due, call)
             if due < self._wakes_at:
                 self._wake_at(due)
         try:
@@ -55,7 +61,7 @@ class Watchdog:
             raise
         finally:
             with self._changed:
-                del self._due[id(call)]
+                del self._waits[id(call)]
                 self._overdue.discard(id(call))
 
     def _wake_at(self, due: float) -> None:
@@ -69,13 +75,13 @@ class Watchdog:
     def _watch(self) -> None:
         """Runs in the thread: cancels each call at its due time, and returns once no call waits."""
         with self._changed:
-            while waiting := {key: due for key, (due, _) in self._due.items() if key not in self._overdue}:
-                self._wakes_at = min(waiting.values())
+            while dues := [wait.due for call_id, wait in self._waits.items() if call_id not in self._overdue]:
+                self._wakes_at = min(dues)
                 self._changed.wait(self._wakes_at - time.monotonic())
-                for key, (due, call) in self._due.items():
-                    if due <= time.monotonic() and key not in self._overdue:
-                        self._overdue.add(key)
-                        call.cancel()
+                for call_id, wait in self._waits.items():
+                    if wait.due <= time.monotonic() and call_id not in self._overdue:
+                        self._overdue.add(call_id)
+                        wait.call.cancel()
             self._wakes_at = math.inf
             self._thread = None
 

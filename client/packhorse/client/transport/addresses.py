@@ -26,8 +26,8 @@ _MOST_SOCKET_BYTES = 107
 _LEFT_TO_GRPC = ("unix:", "unix-abstract:", "vsock:", "xds:", "dns://")
 """How targets begin that only gRPC understands."""
 
-_HOST_AND_PORT = re.compile(r"(?:dns:(?:///)?|ipv[46]:)?(\[[^\]\s]+\]|[^\s/:,\[\]]+):(\d{1,5})")
-"""An entry of a target; the groups are the host and the port."""
+_HOST_AND_PORT = re.compile(r"(?:dns:(?:///)?|ipv[46]:)?(?P<host>\[[^\]\s]+\]|[^\s/:,\[\]]+):(?P<port>\d{1,5})")
+"""An entry of a target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ def hosts_of(target: str) -> tuple[str, ...]:
     hosts = []
     for entry in target.split(","):
         match = _HOST_AND_PORT.fullmatch(entry.strip())
-        if match is None or not 0 < int(match[2]) < 1 << 16:
+        if match is None or not 0 < int(match["port"]) < 1 << 16:
             raise invalid(
                 "target",
                 f"{shortened(entry)} is no address; give HOST:PORT (several with commas), dns:///HOST:PORT, unix:PATH "
                 "or embedded:DIR",
             )
-        hosts.append(f"{match[1]}:{match[2]}")
+        hosts.append(f"{match['host']}:{match['port']}")
     return tuple(hosts)
 
 
@@ -103,8 +103,9 @@ def addresses_of(host: str) -> list[Address]:
 def as_one_address(host: str) -> Address:
     """Returns a host as one address; gRPC looks its name up and tries every IP address."""
     name, _, port = host.rpartition(":")
-    has_proxy = proxy_for(name, port) is not None  # unless the name's IP addresses are exempt, which needs a look-up
-    return Address(host, proxy=addresses_of(host)[0].proxy if has_proxy else None)
+    if proxy_for(name, port) is None:
+        return Address(host)
+    return Address(host, proxy=addresses_of(host)[0].proxy)  # none if `no_proxy` lists the IP addresses of the name
 
 
 def endpoint_of(address: Address) -> Endpoint | None:

@@ -14,14 +14,14 @@ from packhorse.epoch import compile_kernels as compile_epoch
 from packhorse.packing import compile_kernels as compile_packing
 
 _WIDE = "wide"
-"""The process's argument for plans with wide tables."""
+"""The argument that makes the process compile for plans with wide tables (`PlanIndex.is_wide`) too."""
 
 
 def compile_kernels(*, wide: bool = False) -> None:
     """Compiles all kernels, or loads them from Numba's cache.
 
     Args:
-        wide: whether plans with wide tables are served as well.
+        wide: whether plans with wide tables (`PlanIndex.is_wide`) are served as well.
     """
     compile_epoch(wide=wide)
     compile_packing()
@@ -31,7 +31,7 @@ def begin(*, wide: bool = False, at_once: bool = True) -> None:
     """Gets kernels for the requests of this process: from the cache, or compiled in the background. Nothing waits.
 
     Args:
-        wide: whether plans with wide tables are served as well.
+        wide: whether plans with wide tables (`PlanIndex.is_wide`) are served as well.
         at_once: whether all are loaded now; otherwise each is loaded by the first request that needs it.
     """
     if HAS_NUMBA:

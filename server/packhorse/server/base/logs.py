@@ -54,7 +54,7 @@ class TextLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """Returns the line without a traceback."""
         line = super().formatMessage(record).replace("\n", "\\n")  # names of files may hold line ends
-        return " ".join([line, *(f"{k}={_word(v)}" for k, v in _fields_of(record).items())])
+        return " ".join([line, *(f"{name}={_word(value)}" for name, value in _fields_of(record).items())])
 
 
 class JsonLines(logging.Formatter):

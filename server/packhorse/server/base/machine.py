@@ -40,8 +40,8 @@ def allow_descriptors(wanted: int) -> None:
 def most_connections(wanted: int, kept: int) -> int:
     """Returns how many connections may be open, at most `wanted`, so that enough descriptors remain.
 
-    Enough are `kept` for other connections, and OWN_FILES. If the process has more than half of OWN_FILES open by now,
-    another half of OWN_FILES remains beside these.
+    Enough are `kept` for other connections, and OWN_FILES for the process itself. If more than half of OWN_FILES are
+    open already, the process gets as many as are open and another half of OWN_FILES.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
