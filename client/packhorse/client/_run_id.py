@@ -11,6 +11,9 @@ from collections.abc import Mapping
 _JOBS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "RAY_JOB_ID")
 """Environment variables in which launchers name a job: the same for all ranks of the job, and for no other job."""
 
+_UNNAMED = ("", "none")
+"""Values that name no job; torchrun gives none unless it is given an id."""
+
 
 def run_id_of(environment: Mapping[str, str] = os.environ) -> str:
     """Returns an identifier that all ranks of this process's run share, from their launcher; empty without a launcher.
@@ -21,7 +24,7 @@ def run_id_of(environment: Mapping[str, str] = os.environ) -> str:
         >>> run_id_of({"SLURM_JOB_ID": "4711"}), run_id_of({})
         ('994e11387d707a37', '')
     """
-    job = next((f"{name}={environment[name]}" for name in _JOBS if environment.get(name) not in (None, "", "none")), "")
+    job = next((f"{name}={environment[name]}" for name in _JOBS if environment.get(name, "") not in _UNNAMED), "")
     if not job and environment.get("MASTER_ADDR") and environment.get("MASTER_PORT"):
         job = f"MASTER={environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
     return hashlib.sha256(job.encode(errors="surrogateescape")).hexdigest()[:16] if job else ""

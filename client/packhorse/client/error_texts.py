@@ -6,25 +6,26 @@ gave. Leaves the classes of the exceptions to `client.errors`.
 
 from packhorse.client.errors import InvalidRequestError, VersionMismatchError
 from packhorse.parameters import parameter
+from packhorse.topology.checks import quoted
 from packhorse.wire import WIRE_VERSION
 
 
-def invalid(field: str, what: str) -> InvalidRequestError:
-    """Returns the exception for a field with a wrong value: its text is the field's name and `what`."""
-    return InvalidRequestError(parameter(field) + f": {what}", {"field": field})
+def invalid(field: str, why: str) -> InvalidRequestError:
+    """Returns the exception for a field with a wrong value: its text is the field's name and `why`."""
+    return InvalidRequestError(parameter(field) + f": {why}", {"field": field})
 
 
-def too_old(what: str) -> VersionMismatchError:
-    """Returns the exception for a server that ignores a newer field of the request, which `what` names in the text."""
+def too_old(feature: str) -> VersionMismatchError:
+    """Returns the exception for a server that ignores a newer field of the request, such as "keys"."""
     return VersionMismatchError(
-        f"this server is too old for {what}: upgrade packhorse on the server's side",
+        f"this server is too old for {feature}: upgrade packhorse on the server's side",
         {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
     )
 
 
 def shortened(value: object) -> str:
-    """Returns a value as an error quotes it: its first 40 characters."""
-    return bounded(repr(value), 40)
+    """Returns a value as an error quotes it: the beginning of its repr."""
+    return quoted(value)
 
 
 def bounded(text: object, most: int = 1000) -> str:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from packhorse.server.access.bearer_tokens import METHODS, NAMED, Grant, TokenFile, hash_of, new_token, parse_time
+from packhorse.server.access.bearer_tokens import (
+    METHODS,
+    ONLY_BY_NAME,
+    Grant,
+    TokenFile,
+    hash_of,
+    new_token,
+    parse_time,
+)
 
 _DAYS = re.compile(r"(\d{1,5})d")
 """--expires in days from now; more digits would be beyond the last year of a datetime."""
@@ -36,7 +44,7 @@ def command() -> None:
     "--methods",
     default="*",
     help=f"Patterns of the methods that it grants, with commas, of {', '.join(METHODS)}. No pattern includes "
-    f"{', '.join(NAMED)}, which make changes or show text, and must be named.",
+    f"{', '.join(ONLY_BY_NAME)}, which make changes or show text, and must be named.",
 )
 @click.option(
     "--expires",

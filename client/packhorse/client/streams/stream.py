@@ -236,15 +236,15 @@ class BinStream:
         except TransientError as error:
             step = self._next_step()
             position = self._resumable_position(step)
-            what = "could not be opened" if self._header is None else "broke and did not come back"
-            again = (
+            failure = "could not be opened" if self._header is None else "broke and did not come back"
+            repeated = (
                 ", where an optimizer step begins; its steps come again"
                 if self.topology.steps_per_optimizer_step > 1
                 else ""
             )
             raise StreamInterruptedError(
-                f"the stream of {self._request.dataset!r} {what}: {error}; this worker's steps before {step} were "
-                f"delivered, resume at position {position} of epoch {self._request.epoch}{again}",
+                f"the stream of {self._request.dataset!r} {failure}: {error}; this worker's steps before {step} were "
+                f"delivered, resume at position {position} of epoch {self._request.epoch}{repeated}",
                 position=position,
                 step=step,
             ) from error

@@ -23,6 +23,7 @@ _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
 PREFIX = "embedded:"
+"""How the target of a folder begins."""
 
 _CHECKED = SharedSet()
 """Folders whose files matched their checksums, with the files' stamps, so that workers need not check every epoch."""
@@ -39,15 +40,15 @@ class _InThisProcess:
         target: the target that `connect` was given.
         methods: an object with some of the service's methods, under the names of `Method`: the server's Backend, or a
             module.
-        fault: the exception that the methods raise; it becomes the client's exception of the same reason.
+        server_error: the exception that the methods raise; it becomes the client's exception of the same reason.
     """
 
     has_answered = True
 
-    def __init__(self, target: str, methods: object, fault: "type[ServiceError]") -> None:
+    def __init__(self, target: str, methods: object, server_error: "type[ServiceError]") -> None:
         self.target = target
         self._methods = methods
-        self._fault = fault
+        self._server_error = server_error
 
     def answer(
         self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
@@ -81,7 +82,7 @@ class _InThisProcess:
         """Turns the server's exceptions, raised in this context, into the client's."""
         try:
             yield
-        except self._fault as error:
+        except self._server_error as error:
             message = named_field(error.message, error.metadata)
             raise EXCEPTION_OF_REASON[error.reason](message, error.metadata) from None
 

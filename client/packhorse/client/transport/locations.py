@@ -68,11 +68,11 @@ def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSeque
 
 def _location(location: pb.SequenceLocation) -> SequenceLocation:
     """Returns a location of the message, with None for fields that it does not give."""
-    where: dict[str, int] = {}
+    facts: dict[str, int] = {}  # only those that the message gives
     if location.found:
-        where = {name: getattr(location, name) for name in ("first_token", "length", "position", "index_in_bin")}
+        facts = {name: getattr(location, name) for name in ("first_token", "length", "position", "index_in_bin")}
     if location.found and location.HasField("stream_location"):
-        where |= {name: getattr(location.stream_location, name) for name in ("step", "rank", "worker", "slot")}
+        facts |= {name: getattr(location.stream_location, name) for name in ("step", "rank", "worker", "slot")}
     return SequenceLocation(
-        id=location.id, found=location.found, component=location.component, key=location.key, **where
+        id=location.id, found=location.found, component=location.component, key=location.key, **facts
     )

@@ -36,8 +36,8 @@ reflection, and the text itself as tokens, in streams and answers."""
 METHODS = (*pb.DESCRIPTOR.services_by_name["PackingService"].methods_by_name, METRICS, REFLECTION, TOKENS)
 """Everything that a token may be for."""
 
-NAMED = ("AppendStage", TOKENS)
-"""Methods that change runs or show their text. `methods=` must name them; no pattern covers them, not even `*`."""
+ONLY_BY_NAME = ("AppendStage", TOKENS)
+"""Methods that change runs or show their text: `methods=` must name them; no pattern covers them, not even `*`."""
 
 MOST_TOKENS = 1000
 """Most tokens in a file, because each request is compared with all of them."""
@@ -77,7 +77,7 @@ class Grant:
     datasets: tuple[str, ...] = ("*",)
     """Patterns (`*`, `?`, `[…]`) of the datasets' names."""
     methods: tuple[str, ...] = ("*",)
-    """Patterns of METHODS. Methods in NAMED are granted only if one of these is their whole name."""
+    """Patterns of METHODS. Methods in ONLY_BY_NAME are granted only if one of these is their whole name."""
     expires: datetime | None = None
     """When the token expires, in UTC; None for never."""
 
@@ -108,7 +108,7 @@ class Grant:
         name, *words = line.split()
         if not words:
             raise ValueError(f"{name[:80]!r} has no hash; `packhorse token new` writes whole lines")
-        hashed, *options = words
+        token_hash, *options = words
         scopes = {}
         for word in options:
             field, equals, value = word.partition("=")
@@ -117,7 +117,7 @@ class Grant:
             scopes[field] = value
         return cls(
             name,
-            hashed,
+            token_hash,
             tuple(scopes.get("datasets", "*").split(",")),
             tuple(scopes.get("methods", "*").split(",")),
             parse_time(scopes["expires"]) if "expires" in scopes else None,
@@ -146,8 +146,9 @@ class Grant:
 
     def check_method(self, method: str) -> None:
         """Raises a ServiceError if the grant is not for a method."""
-        is_matched = method not in NAMED and any(fnmatchcase(method, pattern) for pattern in self.methods)
-        if method not in self.methods and not is_matched:
+        patterns = [] if method in ONLY_BY_NAME else self.methods
+        is_allowed = method in self.methods or any(fnmatchcase(method, pattern) for pattern in patterns)
+        if not is_allowed:
             raise ServiceError(
                 pb.ERROR_REASON_ACCESS_DENIED,
                 f"this token ({self.name}) is not for {method}; ask whoever runs the server for one that is",
@@ -202,16 +203,18 @@ class TokenFile:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise _unauthenticated("missing", "this server requires a token: give token_file=…")
-        match: Grant | None = None
-        digest = hash_of(token)
+        found: Grant | None = None
+        token_hash = hash_of(token)
         for grant in self.grants():
-            if hmac.compare_digest(grant.hash, digest):  # no `break`, so that the time does not reveal which matches
-                match = grant
-        if match is None:
+            if hmac.compare_digest(
+                grant.hash, token_hash
+            ):  # no `break`, so that the time does not reveal which matches
+                found = grant
+        if found is None:
             raise _unauthenticated("unknown", "this server does not know the token; it may have been withdrawn")
-        if match.has_expired:
-            raise _unauthenticated("expired", f"the token ({match.name}) expired at {match.expires:%Y-%m-%d %H:%M} UTC")
-        return match
+        if found.has_expired:
+            raise _unauthenticated("expired", f"the token ({found.name}) expired at {found.expires:%Y-%m-%d %H:%M} UTC")
+        return found
 
     def check_again(self, grant: Grant) -> None:
         """Raises a ServiceError if a grant has meanwhile expired, or was withdrawn or changed."""
