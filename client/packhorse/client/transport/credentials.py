@@ -39,24 +39,13 @@ class Credentials:
         self.access = access
         self.uses_tls = credentials is None and access.ca is not None and not is_unix
         self._given_credentials = credentials
-        if credentials is not None and (files := [name for name in ("ca", "cert", "key") if name in access.given]):
-            raise ValueError(f"credentials and {files[0]} are both given; give one of them")
-        if access.ca is None and (access.cert is not None or access.key is not None) and credentials is None:
-            raise ValueError("cert and key need ca: there is no TLS without the CA of the server's certificate")
-        if (access.cert is None) != (access.key is None):
-            given, missing = ("key", "cert") if access.cert is None else ("cert", "key")
-            raise ValueError(f"{given} needs {missing}: a certificate and its private key belong together")
+        _check_certificates(access, credentials)
         if self.uses_tls:
-            self.channel_credentials()
+            self.channel_credentials()  # raises an error for a file that cannot be used
         self._token = self._read_token()
         is_plain_text = credentials is None and not self.uses_tls
-        is_exposed = self._token is not None and is_plain_text and not access.insecure
-        if is_exposed and (remote := [host for host in hosts if not is_local(host)]):
-            raise ValueError(
-                f"the token would be sent to {shortened(remote[0])} in plain text: give ca=… (TLS), or "
-                + parameter("insecure", True)
-                + " where everyone on the way may read it"
-            )
+        if self._token is not None and is_plain_text and not access.insecure:
+            _refuse_other_machines(hosts)
 
     @property
     def are_of_grpc(self) -> bool:
@@ -103,6 +92,27 @@ class Credentials:
                 parameter("token_file") + f" {self.access.token_file} must hold one token and nothing else"
             )
         return text
+
+
+def _check_certificates(access: Access, credentials: grpc.ChannelCredentials | None) -> None:
+    """Raises a ValueError if certificates are given twice, or only a part of what they need."""
+    if credentials is not None and (files := [name for name in ("ca", "cert", "key") if name in access.given]):
+        raise ValueError(f"credentials and {files[0]} are both given; give one of them")
+    if access.ca is None and (access.cert is not None or access.key is not None) and credentials is None:
+        raise ValueError("cert and key need ca: there is no TLS without the CA of the server's certificate")
+    if (access.cert is None) != (access.key is None):
+        given, missing = ("key", "cert") if access.cert is None else ("cert", "key")
+        raise ValueError(f"{given} needs {missing}: a certificate and its private key belong together")
+
+
+def _refuse_other_machines(hosts: Sequence[str]) -> None:
+    """Raises a ValueError if a token would be sent to another machine in plain text."""
+    if remote_hosts := [host for host in hosts if not is_local(host)]:
+        raise ValueError(
+            f"the token would be sent to {shortened(remote_hosts[0])} in plain text: give ca=… (TLS), or "
+            + parameter("insecure", True)
+            + " where everyone on the way may read it"
+        )
 
 
 def _read(name: str, path: str | Path | None) -> bytes | None:

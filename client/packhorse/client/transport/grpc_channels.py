@@ -315,7 +315,7 @@ class GrpcTransport:
             failure = replica.refusal() or failure
         if isinstance(failure, ServerUnavailableError) or (is_broken and isinstance(failure, AccessDeniedError)):
             replica.renew()
-        else:
+        else:  # the service itself refused
             _ANSWERED.add(self.target)
         if isinstance(failure, (TransientError, *_MAY_WORK_ELSEWHERE)):
             replica.failed_at = time.monotonic()

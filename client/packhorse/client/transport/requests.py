@@ -23,6 +23,9 @@ Resources: TypeAlias = "Mapping[str, tuple[ArrayLike, int]]"
 
 NO_RESOURCES: Resources = MappingProxyType({})
 
+_AMOUNTS_END = 2**31
+"""The service takes amounts below this."""
+
 _Message = TypeVar("_Message")
 
 
@@ -124,9 +127,11 @@ def budget_messages(resources: Resources) -> list[pb.Budget]:
         amounts = integers(f"the amounts of {name!r} in resources", given)
         if not isinstance(cap, int | np.integer):
             raise invalid("resources", f"the cap of {name!r} must be an integer of at least 1, got {shortened(cap)}")
-        if amounts and not 0 <= min(amounts) <= max(amounts) < 2**31:
-            index, wrong = next((i, amount) for i, amount in enumerate(amounts) if not 0 <= amount < 2**31)
-            raise invalid("resources", f"sequence {index} takes {wrong} of {name!r}, which is not in [0, 2^31)")
+        if amounts and not 0 <= min(amounts) <= max(amounts) < _AMOUNTS_END:
+            index = next(index for index, amount in enumerate(amounts) if not 0 <= amount < _AMOUNTS_END)
+            raise invalid(
+                "resources", f"sequence {index} takes {amounts[index]} of {name!r}, which is not in [0, 2^31)"
+            )
         messages.append(message(pb.Budget, name=name, cap=cap, amounts=amounts))
     return messages
 
