@@ -12,6 +12,7 @@ from packhorse.formats.left_out import unused_path
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.parameters import parameter
 from packhorse.storage import refuse_url
+from packhorse.tokenize.encoding.tokenizers import settings_path
 
 
 def checked_idx_path(output: str | os.PathLike[str]) -> Path:
@@ -43,9 +44,14 @@ def rows_path(output: str | os.PathLike[str]) -> Path:
     return idx_path.with_suffix(".rows.json")
 
 
-def is_saved(local: Path, saved: Path) -> bool:
-    """Returns whether the tokenizer to use is the same file as the one in which it would be saved."""
-    return saved.exists() and local.samefile(saved)
+def tokenizer_outputs(output: str | os.PathLike[str], tokenizer: Path | None) -> list[Path]:
+    """Returns the files in which the tokenizer is saved beside an output; none if the tokenizer to use is this file.
+
+    `tokenizer` is the file of the tokenizer to use; None if one is trained.
+    """
+    saved = saved_tokenizer_path(output)
+    is_in_place = tokenizer is not None and saved.exists() and tokenizer.samefile(saved)
+    return [] if is_in_place else [saved, settings_path(saved)]
 
 
 def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, keeps_keys: bool = False) -> None:
@@ -56,7 +62,7 @@ def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, ke
     refused, because their lengths differ; but old tokens that lost their mask would be trained on as a whole.
     """
     mask_bin, mask_idx, *_ = masked_paths(output)
-    of_mask = [] if keeps_mask else [mask_idx, mask_bin, rows_path(output), unused_path(output)]
-    of_keys = [] if keeps_keys else [keys_path(output)]
-    for path in of_mask + of_keys:
+    mask_files = [] if keeps_mask else [mask_idx, mask_bin, rows_path(output), unused_path(output)]
+    key_files = [] if keeps_keys else [keys_path(output)]
+    for path in mask_files + key_files:
         path.unlink(missing_ok=True)

@@ -67,7 +67,7 @@ class RowRecipe:
     on_bad_row: OnBadRow
 
     def encoder(self) -> RowEncoder:
-        """Returns the encoder of rows; the tokenizer is loaded once in each process."""
+        """Returns the encoder of rows; each process loads the tokenizer once."""
         tokenizer = _loaded(self.tokenizer, *map(FileStamp.of, tokenizer_files(self.tokenizer)))
         return row_encoder(self.columns, tokenizer, tokenizer_json_path(self.tokenizer), self.cutoff_len)
 
@@ -113,13 +113,13 @@ class RowRecipe:
         self, origin: object, sequences: Sequence[EncodedSequence], skipped: Skipped, tally: Tally
     ) -> bool:
         """Returns whether a row is left out, as too long or without targets; then it is also counted and named."""
-        drops_long = "drop" in (self.columns.cutoff, self.no_targets)
+        drops_long = self.columns.cutoff == "drop" or self.no_targets == "drop"
         if drops_long and any(encoded.is_too_long for encoded in sequences):
             tally.too_long += len(sequences)
             skipped.leave_out("too_long", origin)
             tally.too_long_named = [*tally.too_long_named, str(origin)][:MOST_NAMED]
             return True
-        if self.no_targets == "drop" and not (sequences and all(each.num_trained_tokens for each in sequences)):
+        if self.no_targets == "drop" and not (sequences and all(encoded.num_trained_tokens for encoded in sequences)):
             # Only a preference can have no sequences: if its two answers are the same, it is not encoded.
             tally.drop(origin, len(sequences) or _SEQUENCES_OF_PREFERENCE)
             skipped.leave_out("no_targets", origin)
@@ -156,10 +156,9 @@ class RowRecipe:
             for text in special_texts:
                 tally.special[text] = tally.special.get(text, 0) + 1
             for name, count in unused.items():
-                if name in tally.unused:  # then the first row is known, and no line number need be looked up
-                    tally.note_unused(name, 1, count, "")
-                else:
-                    tally.note_unused(name, 1, count, str(row.origin))
+                # Only a field's first row is named: to print an origin, the lines before it are counted.
+                first = "" if name in tally.unused else str(row.origin)
+                tally.note_unused(name, 1, count, first)
             batch.append(_RowItems(row.origin, items))
             if len(batch) >= _BATCH_ROWS:
                 yield from _encoded_batch(encoder, batch, tally)
@@ -193,8 +192,8 @@ def _encoded_batch(encoder: RowEncoder, batch: Sequence[_RowItems], tally: Tally
     items = [item for row in batch for item in row.items]
     sequences = encoder.encode(items)
     tally.unknown += encoder.num_unknown(items, sequences)
-    following = iter(sequences)
-    return (_RowSequences(row.origin, list(islice(following, len(row.items)))) for row in batch)
+    remaining = iter(sequences)
+    return (_RowSequences(row.origin, list(islice(remaining, len(row.items)))) for row in batch)
 
 
 def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:

@@ -14,9 +14,9 @@ from packhorse.parameters import parameter
 from packhorse.sft.chat import TurnEnd
 from packhorse.sft.cutting import Cutoff
 from packhorse.sft.messages import Turns
-from packhorse.tokenize.input.files import find_inputs, listed
+from packhorse.tokenize.input.files import TEXT_KINDS, find_inputs, listed
 from packhorse.tokenize.input.parts import whole_files
-from packhorse.tokenize.input.rows import first_names
+from packhorse.tokenize.input.rows import first_column_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     """
     found = find_inputs(listed(inputs))
     for file in found.files:
-        if file.kind not in ("text", "folder"):
+        if file.kind not in TEXT_KINDS:
             (first,) = whole_files([file])
-            return standard_columns(first_names(first.range))
+            return standard_columns(first_column_names(first.range))
     return None

@@ -4,7 +4,7 @@ Owns cutting files into documents. Leaves finding and reading files to `input`, 
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -15,10 +15,10 @@ from packhorse.parameters import message_of, parameter
 from packhorse.sft.forms.plain_data import called
 from packhorse.tokenize.encoding.keys_file import KeyedText
 from packhorse.tokenize.encoding.special_texts import SpecialTexts
-from packhorse.tokenize.input.files import Found, Kind, find_inputs
+from packhorse.tokenize.input.files import TEXT_KINDS, Found, Kind, find_inputs
 from packhorse.tokenize.input.json_rows import json_rows
 from packhorse.tokenize.input.parts import Cut, whole_files
-from packhorse.tokenize.input.ranges import FileRange, Line, lines_of, whole_of
+from packhorse.tokenize.input.ranges import FileRange, LinePlace, lines_of, whole_of
 from packhorse.tokenize.input.skipped import OnBadRow, Skipped, Undecodable
 from packhorse.tokenize.input.table_rows import table_rows
 from packhorse.tokenize.input.text_check import TextCheck, foreign_encoding
@@ -103,28 +103,29 @@ def iterate_documents(
     """
     options = options or DocumentOptions()
     skipped = skipped if skipped is not None else Skipped()
-    for file in whole_files(files_of(inputs, options).files):
-        yield from documents_of(file.range, options, skipped)
+    for file in whole_files(find_documents(inputs, options).files):
+        yield from documents_in(file.range, options, skipped)
         if options.on_bad_row == "error":
             skipped.refuse_bad()
 
 
-def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> Found:
+def find_documents(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> Found:
     """Returns the files that inputs name, in order; refuses an option that fits no file."""
     found = find_inputs(inputs, glob=options.glob, as_text=options.split is not None)
-    of_texts = [file.kind in ("text", "folder") for file in found.files]
+    has_text = any(file.kind in TEXT_KINDS for file in found.files)
+    has_rows = any(file.kind not in TEXT_KINDS for file in found.files)
     first = found.files[0]
-    shown = without_secrets(first.path)
+    shown_path = without_secrets(first.path)
     for name, value, use, is_used in (
-        ("documents", options.split, "text", any(of_texts)),
-        ("text_column", options.text_column, "rows", not all(of_texts)),
-        ("id_column", options.id_column, "rows", not all(of_texts)),
+        ("documents", options.split, "text", has_text),
+        ("text_column", options.text_column, "rows", has_rows),
+        ("id_column", options.id_column, "rows", has_rows),
     ):
         if value is not None and not is_used:
-            kind = "text" if first.kind == "folder" else first.kind
-            raise ValueError(parameter(name, value) + f" is for {use}, but {shown} is {kind}: leave it out")
+            kind = "text" if first.kind in TEXT_KINDS else first.kind
+            raise ValueError(parameter(name, value) + f" is for {use}, but {shown_path} is {kind}: leave it out")
     if options.glob is not None and not any(is_folder(os.fspath(path)) for path in inputs):
-        raise ValueError(parameter("glob", options.glob) + f" is for folders, but {shown} is a file: leave it out")
+        raise ValueError(parameter("glob", options.glob) + f" is for folders, but {shown_path} is a file: leave it out")
     return found
 
 
@@ -135,7 +136,7 @@ def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
     return None if options.split == "file" else options.split
 
 
-def documents_of(
+def documents_in(
     source: FileRange, options: DocumentOptions, skipped: Skipped, special: SpecialTexts | None = None
 ) -> Iterator[str]:
     """Yields the documents of a range of a file, and counts in `skipped` what is left out.
@@ -151,41 +152,46 @@ def documents_of(
     """
     check = TextCheck(options.undecodable, skipped, options.on_bad_row, special)
     split = options.split or "file"
-    if options.id_column and source.kind in ("folder", "text"):
+    if options.id_column and source.kind in TEXT_KINDS:
         raise ValueError(
             f"{source.where} is text, whose documents have no {options.id_column!r}: leave out "
             + parameter("id_column")
         )
     match source.kind:
-        case "folder":
-            for whole in check.decode(whole_of(source), source.where):  # once, or not at all if it is no text
-                yield from [whole] if split == "file" else _file_documents(source, split, check)
-        case "JSON lines" | "JSON":
-            for origin, row in json_rows(source, options.columns, check):
-                yield from _document_of_row([row[name] for name in options.columns], options, origin, check)
-        case "Parquet" | "Arrow":
-            for origin, cells in table_rows(source, options.columns, check, are_texts=not options.id_column):
-                yield from _document_of_row(cells, options, origin, check)
         case "text":
-            yield from _file_documents(source, split, check)
+            yield from _text_documents(source, split, check)
+        case "text of a folder":  # with a file that is not text, all of its lines or paragraphs are left out
+            if split == "file" or check.decode(whole_of(source), source.where) is not None:
+                yield from _text_documents(source, split, check)
+        case "JSON lines" | "JSON":
+            rows = json_rows(source, options.columns, check)
+            cells_of_rows = ((origin, [row[name] for name in options.columns]) for origin, row in rows)
+            yield from _row_documents(cells_of_rows, options, check)
+        case "Parquet" | "Arrow":
+            tables = table_rows(source, options.columns, check, are_texts=not options.id_column)
+            yield from _row_documents(tables, options, check)
 
 
-def _file_documents(source: FileRange, split: Split, check: TextCheck) -> Iterator[str]:
+def _text_documents(source: FileRange, split: Split, check: TextCheck) -> Iterator[str]:
     """Yields the documents of a text file, or of a range of one."""
     if split == "file":
-        yield from check.decode(whole_of(source), source.where)
+        whole = check.decode(whole_of(source), source.where)
+        if whole is not None:
+            yield whole
         return
     for number, (origin, data) in enumerate(lines_of(source) if split == "line" else _paragraphs(source)):
         if number == 0 and source.begin == 0 and (encoding := foreign_encoding(data)):
             check.refuse(source.where, f"is {encoding}, not UTF-8", encoding)
             return
-        yield from check.decode(data.rstrip(b"\r\n"), origin)
+        document = check.decode(data.rstrip(b"\r\n"), origin)
+        if document is not None:
+            yield document
 
 
-def _paragraphs(source: FileRange) -> Iterator[tuple[Line, bytes]]:
+def _paragraphs(source: FileRange) -> Iterator[tuple[LinePlace, bytes]]:
     """Yields (where its first line is, its lines joined) for each paragraph."""
     lines: list[bytes] = []
-    first: Line | None = None
+    first: LinePlace | None = None
     for origin, line in lines_of(source):
         if line.strip():
             first = first or origin
@@ -197,34 +203,37 @@ def _paragraphs(source: FileRange) -> Iterator[tuple[Line, bytes]]:
         yield first, b"".join(lines)
 
 
-def _document_of_row(
-    cells: Sequence[object], options: DocumentOptions, origin: Line | str, check: TextCheck
+def _row_documents(
+    rows: Iterable[tuple[LinePlace | str, Sequence[object]]], options: DocumentOptions, check: TextCheck
 ) -> Iterator[str]:
-    """Yields a row's document, if it has one, with its key if a column of keys is given."""
-    text, *rest = cells  # as `options.columns` says: the text, and the key if documents have keys
-    if text is not None and not isinstance(text, str):
-        check.bad(origin, f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
-        return
-    for document in check.text(text, origin):
-        if not options.id_column:
-            yield document
+    """Yields the document of each row that has one, with its key if a column of keys is given.
+
+    `rows` has, for each row, where it is and its cells in `options.columns`.
+    """
+    for origin, cells in rows:
+        text, key = cells if options.id_column else (*cells, None)
+        if text is not None and not isinstance(text, str):
+            check.bad(origin, f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
             continue
-        try:
-            (key,) = rest
-            keyed = _keyed(document, key, options.id_column, origin)
-        except ValueError as error:
-            check.bad(origin, message_of(error))
+        document = check.text(text, origin)
+        if document is None:
             continue
-        yield keyed
+        if options.id_column:
+            try:
+                document = _keyed(document, key, options.id_column, origin)
+            except ValueError as error:
+                check.bad(origin, message_of(error))
+                continue
+        yield document
 
 
-def _keyed(text: str, value: object, column: str, origin: object) -> KeyedText:
+def _keyed(text: str, key: object, column: str, origin: object) -> KeyedText:
     """Returns a document with its key; a ValueError if the cell holds none."""
-    if value is None or isinstance(value, bool) or not isinstance(value, str | int):
-        what = "null" if value is None else f"a {type(value).__name__}"
+    if key is None or isinstance(key, bool) or not isinstance(key, str | int):
+        what = "null" if key is None else f"a {type(key).__name__}"
         raise ValueError(f"{origin}: {column!r} is {what}; a key is text, or a whole number: repair the row")
     document = KeyedText(text)
-    document.key = str(value)
+    document.key = str(key)
     try:
         check_key(document.key)
     except ValueError as error:

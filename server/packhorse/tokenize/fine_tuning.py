@@ -13,12 +13,10 @@ from typing import Any, Self, get_args
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, show_progress
 from packhorse.parameters import parameter
-from packhorse.sft import (
-    MaskedTokenWriter,
-)
+from packhorse.sft import MaskedTokenWriter
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._output import checked_idx_path, is_saved, remove_stale, saved_tokenizer_path
+from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path, tokenizer_outputs
 from packhorse.tokenize._row_recipe import NoTargets, RowRecipe
 from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
 from packhorse.tokenize.columns import AnyColumns, PreferenceColumns
@@ -29,14 +27,13 @@ from packhorse.tokenize.encoding.tokenizers import (
     id_limit,
     load_tokenizer,
     save_tokenizer,
-    settings_path,
 )
 from packhorse.tokenize.input.files import Found, listed
 from packhorse.tokenize.input.parts import cut_into_parts, whole_files
 from packhorse.tokenize.input.rows import row_files
 from packhorse.tokenize.input.skipped import OnBadRow, Undecodable
 from packhorse.tokenize.ledger import join_ledgers, write_unused
-from packhorse.tokenize.origins import write_rows
+from packhorse.tokenize.origins import write_rows_file
 from packhorse.tokenize.tally import Tally
 
 
@@ -197,7 +194,7 @@ def tokenize_fine_tuning(
                 writer.extend(work.prefix(number))
             _refuse_empty_output(job, encoder, tally)
             write_unused(output, sequences=tally.sequences, open_turns=tally.open_turns, unused=tally.unused)
-            write_rows(output, sources, columns, recipe.tokenizer, cutoff_len)
+            write_rows_file(output, sources, columns, recipe.tokenizer, cutoff_len)
             used.save_tokenizer(columns)
         ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))
         remove_stale(output, keeps_mask=True)
@@ -206,13 +203,13 @@ def tokenize_fine_tuning(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UsedTokenizer:
-    """The tokenizer to use, and where it is saved beside the output."""
+    """The tokenizer to use, and the path at which it is saved beside the output."""
 
-    local: Path
+    given: Path
     """The user's tokenizer.json."""
     saved: Path
-    """Where it is saved."""
-    in_place: bool
+    """The path at which it is saved."""
+    is_in_place: bool
     """Whether both are the same file."""
     model: Any
     """The loaded `tokenizers.Tokenizer`."""
@@ -221,20 +218,19 @@ class _UsedTokenizer:
     def checked(cls, output: str | os.PathLike[str], tokenizer: Path, *, overwrite: bool) -> Self:
         """Loads the tokenizer, and refuses an output that cannot be written, before any work."""
         checked_idx_path(output)
-        local, saved = tokenizer_json_path(tokenizer), saved_tokenizer_path(output)
-        in_place = is_saved(local, saved)
-        kept = [] if in_place else [saved, settings_path(saved)]
-        refuse_existing([*masked_paths(output), *kept], overwrite=overwrite)
-        return cls(local=local, saved=saved, in_place=in_place, model=load_tokenizer(local))
+        given = tokenizer_json_path(tokenizer)
+        to_write = tokenizer_outputs(output, given)
+        refuse_existing([*masked_paths(output), *to_write], overwrite=overwrite)
+        saved = saved_tokenizer_path(output)
+        return cls(given=given, saved=saved, is_in_place=not to_write, model=load_tokenizer(given))
 
     def save_tokenizer(self, columns: AnyColumns) -> None:
         """Saves the tokenizer beside the output, with the end-of-sequence token that the columns name."""
-        if self.in_place:
+        if self.is_in_place:
             return
-        named = getattr(columns, "eos", True)
-        eos = named if isinstance(named, str) else find_eos(self.model, self.local)
+        eos = columns.eos if isinstance(columns.eos, str) else find_eos(self.model, self.given)
         split = self.model.encode_special_tokens
-        save_tokenizer(self.saved, content_to_save(self.local), eos=eos, split_special_tokens=split)
+        save_tokenizer(self.saved, content_to_save(self.given), eos=eos, split_special_tokens=split)
 
 
 def _refuse_empty_output(job: Job, encoder: RowEncoder, tally: Tally) -> None:

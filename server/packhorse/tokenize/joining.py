@@ -31,8 +31,8 @@ _BOUNDARIES = ".boundaries"
 _MASK_INDEX = f"{LOSS_MASK_SUFFIX}.idx"
 _COPIED_TOKENS = 1 << 21
 """Tokens that are copied at once."""
-_MOST_TOKENS = 2**31 - 1
-"""The longest document of an index, and the largest token id of 4 bytes with a sign."""
+_MOST_INT32 = 2**31 - 1
+"""The largest number of 4 bytes with a sign: an index has a document's length in it, and `.bin` may have a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def join_token_files(
             tokenizers, masks or keys differ.
     """
     paths = _token_paths(listed(inputs))
-    target = checked_idx_path(output)
+    idx_path = checked_idx_path(output)
     opened = [FlatTokens(path) if path.endswith(_BOUNDARIES) else MegatronTokens(path) for path in paths]
     if any(os.path.realpath(tokens.path) == os.path.realpath(megatron_paths(output)[0]) for tokens in opened):
         raise ValueError(f"output {output} is one of the inputs; name another")
@@ -121,26 +121,26 @@ def join_token_files(
     if not len(kept_lengths):
         raise ValueError(f"there is no sequence in {paths[0]}")
     longest = int(kept_lengths.max())
-    if longest > _MOST_TOKENS:
+    if longest > _MOST_INT32:
         raise ValueError(f"a document of the input has {longest:,} tokens, more than an index holds")
     saved = saved_tokenizer_path(output)
-    beside = [] if tokenizer is None else [settings_path(saved), saved]
+    tokenizer_copies = [] if tokenizer is None else [settings_path(saved), saved]
     outputs = [*masked_paths(output)] if masks else [*megatron_paths(output)]
-    refuse_existing([*outputs, *beside], overwrite=overwrite)
+    refuse_existing([*outputs, *tokenizer_copies], overwrite=overwrite)
     with (
         AtomicFiles(outputs, overwrite=overwrite) as files,
         KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if has_keys else nullcontext() as keys,
     ):
         *mask_files, token_bin, token_idx = files.files
         for tokens in opened:
-            _copy(tokens, dtype, token_bin)
+            _copy_tokens(tokens, dtype, token_bin)
             if keys is not None:
                 keys.extend(tokens.path)
         write_index(token_idx, kept_lengths, dtype)
         if masks:
             mask_bin, mask_idx = mask_files
             for mask in masks:
-                _copy(mask, mask.dtype, mask_bin)
+                _copy_tokens(mask, mask.dtype, mask_bin)
             write_index(mask_idx, kept_lengths, masks[0].dtype)
     if tokenizer is not None:
         _copy_tokenizer(tokenizer, saved)
@@ -153,7 +153,7 @@ def join_token_files(
         longest=longest,
         dtype=dtype.name,
         empty=len(lengths) - len(kept_lengths),
-        idx_path=target,
+        idx_path=idx_path,
         loss_mask_idx_path=_mask_idx_path(output) if masks else None,
         keys_path=keys_path(output) if has_keys else None,
         tokenizer_path=saved if tokenizer is not None else None,
@@ -165,7 +165,7 @@ def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
 
     A pattern such as `*.idx` matches masks too; they are joined beside their tokens.
     """
-    found: dict[str, str] = {}  # real path → index
+    index_of: dict[str, str] = {}  # real path → index, as it was named
     for path in expand_inputs(inputs):
         if is_url(path):
             raise ValueError(f"{without_secrets(path)} is in an object store; copy the pair to a disk to join it")
@@ -175,8 +175,8 @@ def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
                 "joins token files"
             )
         index = next(filter(os.path.isfile, _indices_of(path))) if path.endswith(".bin") else path
-        found.setdefault(os.path.realpath(index), index)
-    indices = list(found.values())
+        index_of.setdefault(os.path.realpath(index), index)
+    indices = list(index_of.values())
     return [index for index in indices if not index.endswith(_MASK_INDEX)] or indices
 
 
@@ -201,20 +201,20 @@ def _document_lengths(tokens: MappedTokens) -> NDArray[np.int64]:
 
 def _masks_of(opened: Sequence[MappedTokens]) -> list[MegatronTokens]:
     """Returns the loss masks beside token files; none if they have none."""
-    masks = [_mask_of(tokens) for tokens in opened]
-    there = [mask for mask in masks if mask is not None]
-    if there and len(there) < len(masks):
+    masks = [_mask_beside(tokens) for tokens in opened]
+    found = [mask for mask in masks if mask is not None]
+    if found and len(found) < len(masks):
         without = opened[masks.index(None)]
         raise ValueError(
-            f"{there[0].path} is a loss mask, and {without.path} has none beside it; join files of one kind"
+            f"{found[0].path} is a loss mask, and {without.path} has none beside it; join files of one kind"
         )
-    for tokens, mask in zip(opened, there, strict=False):
+    for tokens, mask in zip(opened, found, strict=False):  # as many masks as token files, or none
         if not np.array_equal(_document_lengths(tokens), _document_lengths(mask)):
             raise ValueError(f"{mask.path} is the loss mask of other sequences than {tokens.path}; write both again")
-    return there
+    return found
 
 
-def _mask_of(tokens: MappedTokens) -> MegatronTokens | None:
+def _mask_beside(tokens: MappedTokens) -> MegatronTokens | None:
     """Returns the loss mask beside token files; None if there is none."""
     path = _mask_idx_path(tokens.path)
     return MegatronTokens(path) if isinstance(tokens, MegatronTokens) and path.is_file() else None
@@ -242,15 +242,15 @@ def _have_keys(opened: Sequence[MappedTokens], num_documents: int) -> bool:
 
 def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
     """Returns the tokenizer beside the first file, if all files have one; a ValueError if two differ."""
-    saved = [saved_tokenizer_path(tokens.path) for tokens in opened]
-    there = [path for path in saved if path.is_file()]
-    for path in there[1:]:
-        if checksum_of(tokenizer_files(path)[:1]) != checksum_of(tokenizer_files(there[0])[:1]):
+    paths = [saved_tokenizer_path(tokens.path) for tokens in opened]
+    found = [path for path in paths if path.is_file()]
+    for path in found[1:]:
+        if checksum_of(tokenizer_files(path)[:1]) != checksum_of(tokenizer_files(found[0])[:1]):
             raise ValueError(
-                f"{there[0]} and {path} are two tokenizers, so their token files do not belong together; tokenize both "
+                f"{found[0]} and {path} are two tokenizers, so their token files do not belong together; tokenize both "
                 "with the same one"
             )
-    return there[0] if len(there) == len(saved) else None
+    return found[0] if len(found) == len(paths) else None
 
 
 def _copy_tokenizer(source: Path, copy: Path) -> None:
@@ -272,12 +272,12 @@ def _common_dtype(opened: Sequence[MappedTokens]) -> np.dtype[np.integer]:
     return dtypes[0]
 
 
-def _copy(tokens: MappedTokens, dtype: np.dtype[np.integer], out: BinaryIO) -> None:
-    """Copies all tokens to `out` as `dtype`; a ValueError if an unsigned token does not fit the signed type."""
+def _copy_tokens(tokens: MappedTokens, dtype: np.dtype[np.integer], output: BinaryIO) -> None:
+    """Copies all tokens to `output` as `dtype`; a ValueError if an unsigned token does not fit the signed type."""
     for chunk in _chunks(tokens):
-        if tokens.dtype != dtype and int(chunk.max()) > _MOST_TOKENS:
+        if tokens.dtype != dtype and int(chunk.max()) > _MOST_INT32:
             raise ValueError(f"{tokens.path} holds the token id {chunk.max()}, which is above 2^31 - 1")
-        out.write(chunk.astype(dtype, copy=False).tobytes())
+        output.write(chunk.astype(dtype, copy=False).tobytes())
 
 
 def _chunks(tokens: MappedTokens) -> Iterator[NDArray[np.integer]]:

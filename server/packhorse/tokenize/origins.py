@@ -1,6 +1,6 @@
 """From a tokenized sequence back to its row of fine-tuning, and the origin of each part of it.
 
-Owns `X.rows.json` beside the output, which has the inputs and options with which rows became sequences. Leaves reading
+Owns `X.rows.json` beside the output: the inputs and options with which rows became sequences. Leaves reading
 rows to `input/rows`, and encoding to `encoding/row_encoder`.
 """
 
@@ -37,7 +37,7 @@ class TracedSequence:
     """The sequence that the row becomes now, with the rows, tokenizer and template as they are today."""
 
 
-def write_rows(
+def write_rows_file(
     output: str | os.PathLike[str],
     inputs: Sequence[str | os.PathLike[str]],
     columns: AnyColumns,
@@ -46,7 +46,7 @@ def write_rows(
 ) -> None:
     """Writes `X.rows.json`; the arguments are those of `tokenize_fine_tuning`."""
     content = {
-        "inputs": [os.fspath(each) for each in inputs],
+        "inputs": [os.fspath(path) for path in inputs],
         "form": type(columns).__name__,
         "columns": asdict(columns),
         "tokenizer": str(tokenizer),
@@ -90,16 +90,16 @@ def trace_sequence(tokens: str | os.PathLike[str], number: int) -> TracedSequenc
         columns, load_chat_tokenizer(tokenizer), tokenizer_json_path(tokenizer), content["cutoff_len"]
     )
     sequences_per_row = 2 if isinstance(columns, PreferenceColumns) else 1
-    row_number, in_row = divmod(number, sequences_per_row)
+    row_number, number_in_row = divmod(number, sequences_per_row)
     files = whole_files(row_files(content["inputs"]).files)
     check = TextCheck("skip", Skipped(), "skip")
     rows = chain.from_iterable(rows_of(file.range, encoder.required, encoder.optional, check, set()) for file in files)
     left_out = _left_out(tokens)
-    kept = (row for row in rows if not left_out or str(row.origin) not in left_out)
-    for count, row in enumerate(kept):
-        if count == row_number:
-            return TracedSequence(origin=str(row.origin), explained=encoder.explain(*row.values)[in_row])
-    return None
+    kept_rows = (row for row in rows if not left_out or str(row.origin) not in left_out)
+    row = next((row for count, row in enumerate(kept_rows) if count == row_number), None)
+    if row is None:
+        return None
+    return TracedSequence(origin=str(row.origin), explained=encoder.explain(*row.values)[number_in_row])
 
 
 def _left_out(tokens: str | os.PathLike[str]) -> frozenset[str]:

@@ -15,7 +15,7 @@ from packhorse.parameters import message_of
 from packhorse.sft import ExplainedSequence, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.tokenize.columns import AnyColumns
-from packhorse.tokenize.documents import DocumentOptions, documents_of, files_of
+from packhorse.tokenize.documents import DocumentOptions, documents_in, find_documents
 from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens
 from packhorse.tokenize.encoding.row_encoder import FROM_TOKENIZER, stretches_of
 from packhorse.tokenize.encoding.row_forms import row_encoder
@@ -117,23 +117,25 @@ def preview_text(
         tokenizer_json_path(Path(tokenizer).absolute()), special or SpecialTokens(), is_trained=False
     )
     skipped = Skipped()
-    files = whole_files(files_of(listed(inputs), options).files)
-    texts = chain.from_iterable(documents_of(file.range, options, skipped, encoder.refused) for file in files)
+    files = whole_files(find_documents(listed(inputs), options).files)
+    texts = chain.from_iterable(documents_in(file.range, options, skipped, encoder.refused) for file in files)
     found: list[tuple[str, ExplainedSequence | str]] = []
     try:
         for text in islice(texts, num_rows):
             found.append((f"document {len(found)}", _explained(encoder, text, options.text_column or "text")))
     except ValueError as error:
         found.append((f"document {len(found)}", message_of(error)))
-    return found + [("a document", fault) for fault in skipped.bad_named if len(found) < num_rows]
+    if len(found) < num_rows:
+        found += [("a document", fault) for fault in skipped.bad_named]
+    return found
 
 
 def _explained(encoder: Encoder, text: str, column: str) -> ExplainedSequence:
     """Encodes a document; returns its tokens with their origins: tokenizer, the text's column, tokenizer."""
     ids = encoder.sequence(text)
-    around = {encoder.first_id, encoder.last_id, encoder.special.begin_id, encoder.special.end_id}
-    begin = 1 if ids and ids[0] in around else 0
-    end = len(ids) - 1 if len(ids) > 1 and ids[-1] in around else len(ids)
+    ids_around = {encoder.begin_id_to_add, encoder.end_id_to_add, encoder.special.begin_id, encoder.special.end_id}
+    begin = 1 if ids and ids[0] in ids_around else 0
+    end = len(ids) - 1 if len(ids) > 1 and ids[-1] in ids_around else len(ids)
     ends = ((begin, FROM_TOKENIZER), (end, column), (len(ids), FROM_TOKENIZER))
     return ExplainedSequence(
         text=text,

@@ -79,36 +79,39 @@ def sample_rows(
                 f"{file.range.where} cannot be sampled: rows are drawn from Parquet, or from JSON lines that are not "
                 "compressed; leave out " + parameter("sample") + ", or convert the file"
             )
-    rows = _rows_of(files)
-    share = min(1.0, num_rows / max(1.0, sum(rows)))
+    rows_of_files = _num_rows_of(files)
+    share = min(1.0, num_rows / max(1.0, sum(rows_of_files)))
     copies: list[str] = []
     num_copied = 0
-    for block in _blocks(files, rows, share, random.Random(seed)):
-        copy = _copy_parquet if block.file.kind == "Parquet" else _copy_lines
+    for block in _blocks(files, rows_of_files, share, random.Random(seed)):
+        copy_rows = _copy_parquet if block.file.kind == "Parquet" else _copy_lines
         _, suffix = os.path.splitext(block.file.path)
         path = folder / f"{len(copies):05}{suffix}"
-        if rows_of_block := copy(block, path):
+        if rows_of_block := copy_rows(block, path):
             copies.append(str(path))
             num_copied += rows_of_block
     return RowSample(copies, num_copied, share)
 
 
-def _rows_of(files: Sequence[SizedRange]) -> list[float]:
-    """Returns the rows of each file: exact for Parquet, estimated from the size and the first lines for JSON lines."""
+def _num_rows_of(files: Sequence[SizedRange]) -> list[float]:
+    """Returns the number of rows in each file.
+
+    It is exact for Parquet, and for JSON lines estimated from the file's size and the first lines of some files.
+    """
     probed = [file for file in files if file.range.kind == "JSON lines"][:_PROBED_FILES]
     line_bytes: list[int] = []
     for file in probed:
         with open_binary(file.range.path) as opened:
             line_bytes += map(len, islice(opened, _PROBED_LINES))
     mean_bytes = max(1.0, sum(line_bytes) / max(1, len(line_bytes)))
-    rows: list[float] = []
+    num_rows: list[float] = []
     for file in files:
         if file.range.kind == "Parquet":
             with open_parquet(file.range.path) as table:
-                rows.append(table.metadata.num_rows)
+                num_rows.append(table.metadata.num_rows)
         else:
-            rows.append(file.size_bytes / mean_bytes)
-    return rows
+            num_rows.append(file.size_bytes / mean_bytes)
+    return num_rows
 
 
 class _Block(NamedTuple):
@@ -123,16 +126,16 @@ class _Block(NamedTuple):
 
 
 def _blocks(
-    files: Sequence[SizedRange], rows: Sequence[float], share: float, generator: random.Random
+    files: Sequence[SizedRange], rows_of_files: Sequence[float], share: float, generator: random.Random
 ) -> Iterator[_Block]:
     """Yields blocks, in order.
 
-    This is systematic sampling. All `rows` are laid end to end and cut into _BLOCKS stretches. A block is `share` of a
-    stretch long and begins at the same random place in each. A block that would pass the end continues at the
-    beginning, so that every place is in a block with the same probability. A block over the border of two files is cut
-    there.
+    This is systematic sampling. All rows of the files are laid end to end and cut into _BLOCKS stretches. A block is
+    `share` of a stretch long and begins at the same random place in each. A block that would pass the end continues at
+    the beginning, so that every place is in a block with the same probability. A block over the border of two files is
+    cut there.
     """
-    ends = list(accumulate(rows))
+    ends = list(accumulate(rows_of_files))
     if not ends or share == 1:
         yield from (_Block(file.range, 0.0, 1.0) for file in files)
         return
@@ -144,7 +147,7 @@ def _blocks(
     if past_end > 0:
         bounds.insert(0, (0.0, past_end))
     for begin, end in bounds:
-        for file, file_rows, file_end in zip(files, rows, ends, strict=True):
+        for file, file_rows, file_end in zip(files, rows_of_files, ends, strict=True):
             file_begin = file_end - file_rows
             if file_rows and begin < file_end and end > file_begin:
                 yield _Block(
@@ -174,7 +177,7 @@ def _copy_parquet(block: _Block, path: Path) -> int:
         num_rows = file.metadata.num_rows
         begin, end = round(block.begin * num_rows), round(block.end * num_rows)
         with require("pyarrow.parquet").ParquetWriter(path, file.schema_arrow) as copy:
-            row = 0
+            row = 0  # number of the next row to read
             for group in range(file.num_row_groups):
                 group_end = row + file.metadata.row_group(group).num_rows
                 if group_end <= begin or row >= end:

@@ -75,14 +75,14 @@ class Tally:
 
     def add(self, other: Self) -> None:
         """Adds the counts of a later part."""
-        longest = max(self.longest, other.longest)
-        for name in (each.name for each in fields(self)):
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(ours, int):
-                setattr(self, name, ours + theirs)
-            elif name.endswith("_named"):
-                setattr(self, name, [*ours, *theirs][:MOST_NAMED])
-        self.longest = longest
+        for count in fields(self):
+            ours, theirs = getattr(self, count.name), getattr(other, count.name)
+            if count.name == "longest":
+                self.longest = max(ours, theirs)
+            elif isinstance(ours, int):
+                setattr(self, count.name, ours + theirs)
+            elif count.name.endswith("_named"):
+                setattr(self, count.name, [*ours, *theirs][:MOST_NAMED])
         self.seen = sorted({*self.seen, *other.seen})
         for name, entry in other.unused.items():
             self.note_unused(name, **entry)

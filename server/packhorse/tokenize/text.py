@@ -20,9 +20,9 @@ from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.parameters import parameter
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._output import checked_idx_path, is_saved, remove_stale, saved_tokenizer_path
+from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path, tokenizer_outputs
 from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
-from packhorse.tokenize.documents import DocumentOptions, cut_for, documents_of, files_of
+from packhorse.tokenize.documents import DocumentOptions, cut_for, documents_in, find_documents
 from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens
 from packhorse.tokenize.encoding.keys_file import KeysFile
 from packhorse.tokenize.encoding.tokenizers import (
@@ -30,7 +30,6 @@ from packhorse.tokenize.encoding.tokenizers import (
     content_to_save,
     find_eos,
     save_tokenizer,
-    settings_path,
     splits_special_tokens,
     tokenizer_files,
 )
@@ -150,7 +149,7 @@ def tokenize(
     overwrite = may_replace(output, resume=execution.resume, overwrite=overwrite)
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
     special = special or SpecialTokens()
-    found = files_of(sources, options)
+    found = find_documents(sources, options)
     job = Job(
         files=whole_files(found.files),
         options={**asdict(options), **asdict(special), **target.describe()},
@@ -160,10 +159,10 @@ def tokenize(
         show_progress(quiet=not execution.progress) as shown,
         open_work(output, job, resume=execution.resume, overwrite=overwrite) as work,
     ):
-        if target.local is None and not work.tokenizer_path.exists():
-            texts = chain.from_iterable(documents_of(file.range, options, Skipped()) for file in job.files)
+        if target.tokenizer is None and not work.tokenizer_path.exists():
+            texts = chain.from_iterable(documents_in(file.range, options, Skipped()) for file in job.files)
             _train(texts, target.vocab_size, special, work.tokenizer_path, shown)
-        encoder = Encoder.made(target.local or work.tokenizer_path, special, is_trained=target.local is None)
+        encoder = Encoder.made(target.tokenizer or work.tokenizer_path, special, is_trained=target.tokenizer is None)
         tally = work.write_parts(parts, _Recipe(encoder, options), execution, shown)
         with (
             MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer,
@@ -177,7 +176,7 @@ def tokenize(
             target.save_tokenizer(encoder)
         ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))
         remove_stale(output, keeps_keys=options.id_column is not None)
-    return target.summary(encoder, tally, found, ledger)
+    return _summary(output, encoder, tally, found, ledger)
 
 
 def tokenize_documents(
@@ -221,9 +220,9 @@ def tokenize_documents(
     num_documents = None
     with show_progress(quiet=not progress) as shown, tempfile.TemporaryDirectory() as folder:
         trained = Path(folder, "tokenizer.json")
-        if target.local is None:
+        if target.tokenizer is None:
             num_documents = _train(open_documents(Skipped()), target.vocab_size, special, trained, shown)
-        encoder = Encoder.made(target.local or trained, special, is_trained=target.local is None)
+        encoder = Encoder.made(target.tokenizer or trained, special, is_trained=target.tokenizer is None)
         with MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer:
             texts = shown.track(open_documents(skipped), "tokenizing", num_documents, "documents")
             encoder.write(texts, writer, tally)
@@ -232,7 +231,7 @@ def tokenize_documents(
             target.save_tokenizer(encoder)
         ledger = join_ledgers(output, ())
         remove_stale(output)
-    return target.summary(encoder, tally, Found(()), ledger)
+    return _summary(output, encoder, tally, Found(()), ledger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +240,7 @@ class _Target:
 
     output: str | os.PathLike[str]
     """The prefix X."""
-    local: Path | None
+    tokenizer: Path | None
     """The tokenizer's file; None if one is trained."""
     vocab_size: int
     """The most tokens of a tokenizer that is trained."""
@@ -255,27 +254,27 @@ class _Target:
         *,
         overwrite: bool,
     ) -> Self:
-        """Refuses an output that cannot be written, before any work."""
+        """Finds the tokenizer's file, and refuses an output that cannot be written, before any work."""
         checked_idx_path(output)
-        local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer).absolute())
-        if local is not None and vocab_size is not None:
+        path = None if tokenizer is None else tokenizer_json_path(Path(tokenizer).absolute())
+        if path is not None and vocab_size is not None:
             raise ValueError(
                 parameter("vocab_size")
                 + " is given together with a tokenizer, which has its own; leave one of them out"
             )
-        target = cls(output=output, local=local, vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size)
-        refuse_existing([*masked_paths(output), keys_path(output), *target._tokenizer_paths()], overwrite=overwrite)
-        return target
+        outputs = [*masked_paths(output), keys_path(output), *tokenizer_outputs(output, path)]
+        refuse_existing(outputs, overwrite=overwrite)
+        return cls(output=output, tokenizer=path, vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size)
 
     def describe(self) -> dict[str, Any]:
         """Returns the options of a job that depend on the tokenizer."""
-        if self.local is None:
+        if self.tokenizer is None:
             return {"vocab_size": self.vocab_size}
-        return {"tokenizer": checksum_of(tokenizer_files(self.local))}
+        return {"tokenizer": checksum_of(tokenizer_files(self.tokenizer))}
 
     def save_tokenizer(self, encoder: Encoder) -> None:
         """Saves the tokenizer beside the output, unless it is there already."""
-        if self._tokenizer_paths():
+        if tokenizer_outputs(self.output, self.tokenizer):
             eos = encoder.eos or find_eos(encoder.model, encoder.path)
             save_tokenizer(
                 saved_tokenizer_path(self.output),
@@ -284,37 +283,6 @@ class _Target:
                 split_special_tokens=splits_special_tokens(encoder.path),
             )
 
-    def summary(self, encoder: Encoder, tally: Tally, found: Found, ledger: Path | None) -> TokenizeSummary:
-        """Returns the summary of the files written."""
-        return TokenizeSummary(
-            documents=tally.sequences,
-            tokens=tally.tokens,
-            longest=tally.longest,
-            dtype=token_dtype(encoder.vocab_size).name,
-            vocab_size=encoder.vocab_size,
-            bos=encoder.bos,
-            eos=encoder.eos,
-            skipped_empty=tally.empty,
-            skipped_undecodable=tally.undecodable,
-            undecodable_named=tuple(tally.undecodable_named),
-            skipped_bad=tally.bad,
-            bad_named=tuple(tally.bad_named),
-            special_in_text=tally.special,
-            special_kept=tally.special_ids,
-            own_ends=tally.own_ends,
-            unknown_characters=tally.unknown,
-            files_read=found.num_files,
-            left_out=tuple(found.left_out),
-            idx_path=checked_idx_path(self.output),
-            tokenizer_path=saved_tokenizer_path(self.output),
-            skipped_path=ledger,
-        )
-
-    def _tokenizer_paths(self) -> list[Path]:
-        """Returns the files in which the tokenizer is saved; none if it is there already."""
-        saved = saved_tokenizer_path(self.output)
-        return [] if self.local is not None and is_saved(self.local, saved) else [saved, settings_path(saved)]
-
 
 def _refuse_empty_output(tally: Tally) -> None:
     """Raises a ValueError if no document was written."""
@@ -322,12 +290,12 @@ def _refuse_empty_output(tally: Tally) -> None:
         bad = f" and {tally.bad} bad" if tally.bad else ""
         raise ValueError(
             f"there is no document in the input: {tally.empty} empty and {tally.undecodable} undecodable{bad} were "
-            f"skipped{_some([*tally.bad_named, *tally.undecodable_named])}; check the paths, the glob pattern and the "
-            "text column"
+            f"skipped{_first_two([*tally.bad_named, *tally.undecodable_named])}; check the paths, the glob pattern and "
+            "the text column"
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_two(names: Sequence[str]) -> str:
     """Returns the first two names in brackets, for a message; empty for none."""
     return f" ({', '.join(names[:2])}{', …' if len(names) > 2 else ''})" if names else ""
 
@@ -348,6 +316,35 @@ def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: 
     content = model.to_str(pretty=True).encode()
     save_tokenizer(path, content, eos=eos, split_special_tokens=model.encode_special_tokens)
     return count
+
+
+def _summary(
+    output: str | os.PathLike[str], encoder: Encoder, tally: Tally, found: Found, ledger: Path | None
+) -> TokenizeSummary:
+    """Returns the summary of the files written."""
+    return TokenizeSummary(
+        documents=tally.sequences,
+        tokens=tally.tokens,
+        longest=tally.longest,
+        dtype=token_dtype(encoder.vocab_size).name,
+        vocab_size=encoder.vocab_size,
+        bos=encoder.bos,
+        eos=encoder.eos,
+        skipped_empty=tally.empty,
+        skipped_undecodable=tally.undecodable,
+        undecodable_named=tuple(tally.undecodable_named),
+        skipped_bad=tally.bad,
+        bad_named=tuple(tally.bad_named),
+        special_in_text=tally.special,
+        special_kept=tally.special_ids,
+        own_ends=tally.own_ends,
+        unknown_characters=tally.unknown,
+        files_read=found.num_files,
+        left_out=tuple(found.left_out),
+        idx_path=checked_idx_path(output),
+        tokenizer_path=saved_tokenizer_path(output),
+        skipped_path=ledger,
+    )
 
 
 def _keys_file(
@@ -374,7 +371,7 @@ class _Recipe:
         ):
             skipped = Skipped(ledger=ledger)
             documents = chain.from_iterable(
-                documents_of(source, self.options, skipped, self.encoder.refused) for source in ranges
+                documents_in(source, self.options, skipped, self.encoder.refused) for source in ranges
             )
             self.encoder.write(documents, writer, tally, keys)
             if self.options.on_bad_row == "error":

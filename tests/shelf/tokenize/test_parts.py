@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
-from packhorse.tokenize.documents import cut_for, documents_of, files_of
+from packhorse.tokenize.documents import cut_for, documents_in, find_documents
 from packhorse.tokenize.input import parts as module
 from packhorse.tokenize.input.parts import Part, cut_into_parts, whole_files
 
@@ -21,11 +21,11 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parts_of(path: Path, options: DocumentOptions) -> list[Part]:
-    return cut_into_parts(whole_files(files_of([path], options).files), lambda kind: cut_for(kind, options))
+    return cut_into_parts(whole_files(find_documents([path], options).files), lambda kind: cut_for(kind, options))
 
 
 def documents(parts: list[Part], options: DocumentOptions, skipped: Skipped) -> list[str]:
-    return [text for part in parts for source in part.ranges for text in documents_of(source, options, skipped)]
+    return [text for part in parts for source in part.ranges for text in documents_in(source, options, skipped)]
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -15,12 +15,15 @@ from rich.markup import escape
 from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.tokenize import FineTuningSummary, JoinSummary, TokenizeSummary, unused_lines
 
+_MOST_SPECIAL, _MOST_LEFT_OUT = 3, 5
+"""Special tokens, and files left out, that a summary names."""
+
 
 class _Facts(NamedTuple):
     """A summary to print."""
 
-    rows: dict[str, str]
-    """Rows of its table."""
+    table: dict[str, str]
+    """Name → text of each row of its table."""
     paths: dict[str, Path | None]
     """Name → path of each file."""
     examples: dict[str, Sequence[str]]
@@ -52,20 +55,20 @@ def print_summary(summary: Any, facts_of: Callable[[Any], _Facts], *, as_json: b
         return
     facts = facts_of(summary)
     console = output_console()
-    console.print(facts_table(facts.rows))
+    console.print(facts_table(facts.table))
     # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
     for name, path in facts.paths.items():
         if path is not None and is_tokenize_itself():
             console.print(f"{name:9}  {path}", markup=False)
-    for name, some in facts.examples.items():
-        if some:
-            console.print(f"{name}, e.g. {'; '.join(some)}", markup=False)
+    for name, examples in facts.examples.items():
+        if examples:
+            console.print(f"{name}, e.g. {'; '.join(examples)}", markup=False)
 
 
 def facts_of_text(summary: TokenizeSummary) -> _Facts:
     """Returns what to print about tokenized text."""
     rows = {
-        "read": _files(summary.files_read),
+        "read": _files_sentence(summary.files_read),
         "documents": f"{summary.documents:,}",
         "tokens": f"{summary.tokens:,} ({summary.dtype})",
         "mean length": f"{summary.tokens / summary.documents:,.1f} tokens",
@@ -73,40 +76,41 @@ def facts_of_text(summary: TokenizeSummary) -> _Facts:
         "vocabulary": f"{summary.vocab_size:,}",
         "begin of sequence": "none" if summary.bos is None else escape(summary.bos),
         "end of sequence": "none" if summary.eos is None else escape(summary.eos),
-        **_skipped(summary),
+        **_rows_of_skipped(summary),
     }
     if summary.own_ends:
         rows["begins and ends kept"] = f"{summary.own_ends:,} that documents had already, not put there twice"
-    rows |= _spelled(summary)
+    rows |= _rows_of_spelled(summary)
     paths = {"index": summary.idx_path, "tokenizer": summary.tokenizer_path, "skipped": summary.skipped_path}
-    return _Facts(rows, paths, _examples(summary))
+    return _Facts(rows, paths, _examples_of(summary))
 
 
-def _spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
+def _rows_of_spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
     """Returns table rows about special tokens and unknown characters in texts, if there are any."""
-    rows = {"special tokens in text": _special(summary)} if summary.special_in_text else {}
+    rows = {"special tokens in text": _special_sentence(summary)} if summary.special_in_text else {}
     if summary.unknown_characters:
         rows["unknown characters"] = f"{summary.unknown_characters:,}, which the tokenizer does not know"
     return rows
 
 
-def _special(summary: TokenizeSummary | FineTuningSummary) -> str:
+def _special_sentence(summary: TokenizeSummary | FineTuningSummary) -> str:
     """Returns a sentence about special tokens in texts: how many, which, and what became of them."""
     counts = sorted(summary.special_in_text.items(), key=lambda item: -item[1])
     total = sum(count for _, count in counts)
-    some = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:3]) + (", …" if len(counts) > 3 else "")
+    most = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:_MOST_SPECIAL])
+    most += ", …" if len(counts) > _MOST_SPECIAL else ""
     num_kept = summary.special_kept if isinstance(summary, TokenizeSummary) else total
     if num_kept == total:
         kept = "all became tokens"
     else:
         kept = f"{num_kept:,} became tokens" if num_kept else "written as text"
-    return f"{total:,} ({some}); {kept}"
+    return f"{total:,} ({most}); {kept}"
 
 
-def facts_of_rows(summary: FineTuningSummary) -> _Facts:
+def facts_of_fine_tuning(summary: FineTuningSummary) -> _Facts:
     """Returns what to print about tokenized chats, pairs or preferences."""
     rows = {
-        "read": _files(summary.files_read),
+        "read": _files_sentence(summary.files_read),
         "sequences": f"{summary.sequences:,}",
         "tokens": f"{summary.tokens:,} ({summary.dtype})",
         "trained tokens": f"{summary.trained_tokens:,} ({summary.trained_tokens / summary.tokens:.1%})",
@@ -116,8 +120,8 @@ def facts_of_rows(summary: FineTuningSummary) -> _Facts:
         "cut": f"{summary.cut_sequences:,} sequences, by {summary.cut_tokens:,} tokens",
         "dropped, no targets": f"{summary.dropped_no_targets:,}",
         "dropped, too long": f"{summary.dropped_too_long:,}",
-        **_spelled(summary),
-        **_skipped(summary),
+        **_rows_of_spelled(summary),
+        **_rows_of_skipped(summary),
     }
     paths = {
         "index": summary.idx_path,
@@ -125,7 +129,7 @@ def facts_of_rows(summary: FineTuningSummary) -> _Facts:
         "tokenizer": summary.tokenizer_path,
         "skipped": summary.skipped_path,
     }
-    examples = {"no targets": summary.dropped_named, "too long": summary.too_long_named, **_examples(summary)}
+    examples = {"no targets": summary.dropped_named, "too long": summary.too_long_named, **_examples_of(summary)}
     return _Facts(rows, paths, examples)
 
 
@@ -150,7 +154,7 @@ def facts_of_joined(summary: JoinSummary) -> _Facts:
     return _Facts(rows, paths, {})
 
 
-def _skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
+def _rows_of_skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
     """Returns table rows about documents and rows that were skipped."""
     return {
         "skipped, empty": f"{summary.skipped_empty:,}",
@@ -159,14 +163,14 @@ def _skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
     }
 
 
-def _examples(summary: TokenizeSummary | FineTuningSummary) -> dict[str, Sequence[str]]:
+def _examples_of(summary: TokenizeSummary | FineTuningSummary) -> dict[str, Sequence[str]]:
     """Returns examples of what was skipped or left out: name → files, lines or rows."""
     return {
         "undecodable": summary.undecodable_named,
         "bad": summary.bad_named,
-        "left out": summary.left_out[:5],
+        "left out": summary.left_out[:_MOST_LEFT_OUT],
     }
 
 
-def _files(read: Mapping[str, int]) -> str:
+def _files_sentence(read: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {kind} file{'s' if count != 1 else ''}" for kind, count in read.items())

@@ -38,8 +38,8 @@ from packhorse.tokenize.commands._flag_checks import (
     with_standard_columns,
 )
 from packhorse.tokenize.commands._summary import (
+    facts_of_fine_tuning,
     facts_of_joined,
-    facts_of_rows,
     facts_of_text,
     is_tokenize_itself,
     print_summary,
@@ -270,13 +270,15 @@ def command(
     columns, options = row_options(form, given)
     options |= {name: given[name] for name in ("undecodable", "on_bad_row")}
     with stopped_by_signals(_KEPT):
-        made = tokenize_fine_tuning(inputs, output, columns, **options, execution=execution, overwrite=overwrite)
-    print_summary(made, facts_of_rows, as_json=as_json)
-    print_warnings(made)
+        tuning = tokenize_fine_tuning(inputs, output, columns, **options, execution=execution, overwrite=overwrite)
+    print_summary(tuning, facts_of_fine_tuning, as_json=as_json)
+    print_warnings(tuning)
     if form is not PreferenceColumns:
         return 1
     if not as_json and is_tokenize_itself():
-        click.echo(f"next       packhorse prepare --input {made.idx_path} --group-size 2, so that pairs stay together")
+        click.echo(
+            f"next       packhorse prepare --input {tuning.idx_path} --group-size 2, so that pairs stay together"
+        )
     return 2
 
 

@@ -19,17 +19,16 @@ from packhorse.tokenize.encoding._unknown_characters import UnknownCharacters
 from packhorse.tokenize.encoding.keys_file import KeyedText, KeysFile
 from packhorse.tokenize.encoding.special_texts import SpecialInText, SpecialTexts
 from packhorse.tokenize.encoding.tokenizers import (
-    end_of_sequence,
     ends_added,
     id_limit,
     load_tokenizer,
+    required_eos,
     tokenizer_files,
 )
 from packhorse.tokenize.encoding.training import DEFAULT_EOS
 from packhorse.tokenize.tally import Tally
 
-_BATCH_DOCUMENTS = 1024
-_BATCH_CHARACTERS = 1 << 20
+_BATCH_DOCUMENTS, _BATCH_CHARACTERS = 1024, 1 << 20
 """A batch of documents is full at either number; encoding uses the library's threads within a batch."""
 
 
@@ -41,7 +40,7 @@ class SpecialTokens:
     """Token put before every sequence, if the tokenizer does not add it itself; None for none."""
     eos: str | None = None
     """Token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
-    `end_of_sequence`."""
+    `required_eos`."""
     append_eos: bool = True
     """Whether `eos` is appended; if False, `eos` is ignored."""
     special_in_text: SpecialInText = "text"
@@ -72,10 +71,10 @@ class Encoder:
     """The token that begins every sequence, as it was given; None for none."""
     eos: str | None
     """The token that ends every sequence; None for none."""
-    first_id: int | None
+    begin_id_to_add: int | None
     """The id that is added before every sequence; None if there is none, or the tokenizer adds it itself."""
-    last_id: int | None
-    """The id that is added after every sequence; None as for `first_id`."""
+    end_id_to_add: int | None
+    """The id that is added after every sequence; None as for `begin_id_to_add`."""
     special: SpecialTexts
     """The tokenizer's special tokens, as texts may spell them."""
     unknown: UnknownCharacters
@@ -90,22 +89,24 @@ class Encoder:
         model = _loaded(path, *map(FileStamp.of, tokenizer_files(path)))
         eos = None
         if special.append_eos:
-            eos = special.eos or (DEFAULT_EOS if is_trained else end_of_sequence(model, path, none="append_eos"))
+            eos = special.eos or (
+                DEFAULT_EOS if is_trained else required_eos(model, path, option_for_none="append_eos")
+            )
         opening, closing = ends_added(model)
-        first_id = _id_to_add(model, "bos", special.bos, opening)
-        last_id = _id_to_add(model, "eos", eos, closing)
+        begin_id_to_add = _id_to_add(model, "bos", special.bos, opening)
+        end_id_to_add = _id_to_add(model, "eos", eos, closing)
         return cls(
             path=path,
             vocab_size=id_limit(model),
             bos=special.bos,
             eos=eos,
-            first_id=first_id,
-            last_id=last_id,
+            begin_id_to_add=begin_id_to_add,
+            end_id_to_add=end_id_to_add,
             special=SpecialTexts.of(
                 model,
                 special.special_in_text,
-                begin_id=first_id if opening is None else opening,
-                end_id=last_id if closing is None else closing,
+                begin_id=begin_id_to_add if opening is None else opening,
+                end_id=end_id_to_add if closing is None else closing,
             ),
             unknown=UnknownCharacters.of(model),
         )
@@ -148,16 +149,16 @@ class Encoder:
 
     def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
         """Returns the ids of each document (empty without text); counts special tokens and unknown characters."""
-        prepared = [self.special.prepare(text, tally.special) for text in batch]
+        prepared_texts = [self.special.prepare(text, tally.special) for text in batch]
         model = self.model
-        encodings = model.encode_batch_fast([text.text for text in prepared])
+        encodings = model.encode_batch_fast([prepared.text for prepared in prepared_texts])
         sequences: list[list[int]] = []
-        for text, encoding in zip(prepared, encodings, strict=True):
-            ids: list[int] = encoding.ids if text.text.strip() else []
+        for prepared, encoding in zip(prepared_texts, encodings, strict=True):
+            ids: list[int] = encoding.ids if prepared.text.strip() else []
             if ids:
-                tally.unknown += self.unknown.count(model, text.text, ids)
-                tally.own_ends += text.own_ends
-                tally.special_ids += self.special.count(text, encoding)
+                tally.unknown += self.unknown.count(model, prepared.text, ids)
+                tally.own_ends += prepared.own_ends
+                tally.special_ids += self.special.count(prepared, encoding)
                 self._begin_and_end(ids)
             sequences.append(ids)
         return sequences
@@ -169,14 +170,14 @@ class Encoder:
         that the tokenizer does not add is added, unless the text spells it.
         """
         begin, end = self.special.begin_id, self.special.end_id
-        if begin is not None and self.first_id is None and ids[:2] == [begin, begin]:
+        if begin is not None and self.begin_id_to_add is None and ids[:2] == [begin, begin]:
             del ids[0]
-        if end is not None and self.last_id is None and ids[-2:] == [end, end]:
+        if end is not None and self.end_id_to_add is None and ids[-2:] == [end, end]:
             del ids[-1]
-        if self.first_id is not None and ids[0] != self.first_id:
-            ids.insert(0, self.first_id)
-        if self.last_id is not None and ids[-1] != self.last_id:
-            ids.append(self.last_id)
+        if self.begin_id_to_add is not None and ids[0] != self.begin_id_to_add:
+            ids.insert(0, self.begin_id_to_add)
+        if self.end_id_to_add is not None and ids[-1] != self.end_id_to_add:
+            ids.append(self.end_id_to_add)
 
 
 @lru_cache(maxsize=1)

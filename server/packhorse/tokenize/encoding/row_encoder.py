@@ -28,7 +28,7 @@ from packhorse.sft.pairs import check_pair, pair_messages
 from packhorse.tokenize.columns import AnyColumns, ChatColumns
 from packhorse.tokenize.encoding._unknown_characters import UnknownCharacters
 from packhorse.tokenize.encoding.special_texts import special_pattern
-from packhorse.tokenize.encoding.tokenizers import end_of_sequence, load_tokenizer
+from packhorse.tokenize.encoding.tokenizers import load_tokenizer, required_eos
 
 if TYPE_CHECKING:
     from packhorse.sft.rendering import RenderedChat
@@ -70,8 +70,8 @@ class RowEncoder:
         tokenizer: the tokenizer, with its chat template.
         path: the tokenizer's `tokenizer.json`.
         cutoff_len: the number of tokens to which longer sequences are cut; None cuts nothing.
-        own: the form's columns: kind of cell → name; None for a column that rows lack.
-        standard: standard names of optional columns that only this form has.
+        form_columns: the form's columns: kind of cell → name; None for a column that rows lack.
+        form_options: standard names of optional columns that only this form has.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class RowEncoder:
         path: Path,
         cutoff_len: int | None,
         *,
-        own: Mapping[str, str | None],
-        standard: Collection[str] = (),
+        form_columns: Mapping[str, str | None],
+        form_options: Collection[str] = (),
     ) -> None:
         self._columns = columns
         self._tokenizer = tokenizer
         self._path = path
         self._cutoff_len = cutoff_len
-        self._own = {kind: column for kind, column in own.items() if column is not None}
+        self._required = {kind: column for kind, column in form_columns.items() if column is not None}
         named = {"tools": columns.tools} if columns.tools else {}
-        taken = {*named, *self._own.values(), *columns.ignore}
-        self._optional = named | {name: name for name in (*_STANDARD, *_VERDICTS, *standard) if name not in taken}
-        self.required = list(self._own.values())
+        taken = {*named, *self._required.values(), *columns.ignore}
+        self._optional = named | {name: name for name in (*_STANDARD, *_VERDICTS, *form_options) if name not in taken}
+        self.required = list(self._required.values())
         """Names of columns that every row must have."""
         self.optional = list(self._optional.values())
         """Names of columns that are read if they are there."""
@@ -108,7 +108,7 @@ class RowEncoder:
             NoTargetsError: the row has nothing to train on.
             ValueError: a cell does not hold what it must hold.
         """
-        cells = dict(zip([*self._own, *self._optional], values, strict=True))
+        cells = dict(zip([*self._required, *self._optional], values, strict=True))
         verdicts = {kind: cells.get(kind) for kind in _VERDICTS if cells.get(kind) not in (None, "", [])}
         for kind, value in verdicts.items():
             _check_verdict(kind, value)
@@ -147,10 +147,10 @@ class RowEncoder:
         texts = self._tokenizer.special_texts
         if not texts:
             return []
-        own: list[str] = []
+        row_texts: list[str] = []
         for item in items:
-            own += (item.prompt, item.response) if isinstance(item, _TextPair) else item.own_texts()
-        found = [text for each in own for text in special_pattern(texts).findall(each)]
+            row_texts += (item.prompt, item.response) if isinstance(item, _TextPair) else item.own_texts()
+        found = [special for text in row_texts for special in special_pattern(texts).findall(text)]
         if found and self._columns.special_in_text == "error":
             raise ValueError(
                 f"the row spells the special token {found[0]!r}; take it out, or write it as the token with "
@@ -177,17 +177,17 @@ class RowEncoder:
             texts = [text for pair in pairs for text in (pair.prompt, pair.response)]
             return sum(len(self._tokenizer.dropped_in(text)) for text in texts)
         unknown_id = self._unknown.unknown_id
-        return 0 if unknown_id is None else sum(int((each.input_ids == unknown_id).sum()) for each in sequences)
+        return 0 if unknown_id is None else sum(int((encoded.input_ids == unknown_id).sum()) for encoded in sequences)
 
     @cached_property
     def _unknown(self) -> UnknownCharacters:
         return UnknownCharacters.of(self._tokenizer.model)
 
-    def explain(self, *cells: Any) -> list[ExplainedSequence]:
+    def explain(self, *values: Any) -> list[ExplainedSequence]:
         """Returns a row's sequences with the origin of each range of tokens; takes and raises what `read` does."""
         return [
             self._explained_pair(item) if isinstance(item, _TextPair) else self.chats.explain_rendered(item)
-            for item in self.read(*cells)
+            for item in self.read(*values)
         ]
 
     def _explained_pair(self, pair: _TextPair) -> ExplainedSequence:
@@ -200,8 +200,8 @@ class RowEncoder:
         num_untrained = len(ids) - int(encoded.loss_mask.sum())
         begin = self.pairs.num_opening(ids)
         end = len(ids) - self.pairs.num_closing(ids)
-        of_texts = ((num_untrained, pair.prompt_column), (end, pair.response_column))
-        ends = ((begin, FROM_TOKENIZER), *of_texts, (len(ids), FROM_TOKENIZER))
+        text_ends = ((num_untrained, pair.prompt_column), (end, pair.response_column))
+        ends = ((begin, FROM_TOKENIZER), *text_ends, (len(ids), FROM_TOKENIZER))
         return ExplainedSequence(
             text=pair.prompt + pair.response,
             input_ids=encoded.input_ids,
@@ -235,10 +235,10 @@ class RowEncoder:
         assert not isinstance(self._columns, ChatColumns)
         eos = self._columns.eos
         if eos is True:
-            eos = end_of_sequence(load_tokenizer(self._path), self._path, none="eos")
+            eos = required_eos(load_tokenizer(self._path), self._path, option_for_none="eos")
         return PairEncoder(self._tokenizer, max_tokens=self._cutoff_len, cutoff=self._columns.cutoff, eos=eos)
 
-    def _rendered(self, messages: Any, cells: Cells) -> Item:
+    def _chat_item(self, messages: Any, cells: Cells) -> Item:
         """Returns the item of a conversation: its messages, rendered with the row's system text, tools and options."""
         messages = as_messages(messages)
         for role in ("developer", "system"):
@@ -259,7 +259,7 @@ class RowEncoder:
             )
         return self.chats.render(messages, parsed_cell("tools", cells.get("tools")) or None, options=options)
 
-    def _answered(self, prompt: Any, response: Any, cells: Cells, kind: str) -> Item:
+    def _answer_item(self, prompt: Any, response: Any, cells: Cells, kind: str) -> Item:
         """Returns the item of a prompt and one response; both are text, or both are lists of messages.
 
         `kind` is the kind of the response's cell: "response", "chosen" or "rejected".
@@ -281,7 +281,7 @@ class RowEncoder:
             _ = self.pairs  # fails here if nothing ends a sequence
             prompt, response = check_pair(prompt, response)
             unused = [f"column {name}" for name in _STANDARD if cells.get(name)]
-            return _TextPair(prompt, response, self._own.get("prompt", "prompt"), self._own[kind], unused)
+            return _TextPair(prompt, response, self._required.get("prompt", "prompt"), self._required[kind], unused)
         if not (isinstance(prompt, list) and isinstance(response, list)):
             name = kind if kind == "response" else f"{kind} answer"
             raise ValueError(
@@ -290,7 +290,7 @@ class RowEncoder:
             )
         if self._columns.eos is not True:
             raise ValueError("the chat template ends the turns of messages; leave out eos")
-        return self._rendered(pair_messages(prompt, response), cells)
+        return self._chat_item(pair_messages(prompt, response), cells)
 
 
 def stretches_of(

@@ -18,14 +18,14 @@ class Chats(RowEncoder):
     """Rows of conversations."""
 
     def __init__(self, columns: ChatColumns, *args: Any) -> None:
-        super().__init__(columns, *args, own={"messages": columns.messages})
+        super().__init__(columns, *args, form_columns={"messages": columns.messages})
         _ = self.chats  # a wrong template fails before any work
 
     def _items(self, cells: Cells) -> list[Item]:
         messages = parsed_cell("messages", cells["messages"])
         if not isinstance(messages, list):
             raise ValueError(f"the messages are {called(messages)}, not a list of messages")
-        return [self._rendered(messages, cells)]
+        return [self._chat_item(messages, cells)]
 
 
 class Pairs(RowEncoder):
@@ -33,22 +33,22 @@ class Pairs(RowEncoder):
 
     def __init__(self, columns: PairColumns, *args: Any) -> None:
         is_alpaca = columns.prompt == "instruction"
-        own = {"prompt": columns.prompt, "response": columns.response}
-        super().__init__(columns, *args, own=own, standard=("input",) if is_alpaca else ())
+        form_columns = {"prompt": columns.prompt, "response": columns.response}
+        super().__init__(columns, *args, form_columns=form_columns, form_options=("input",) if is_alpaca else ())
 
     def _items(self, cells: Cells) -> list[Item]:
         prompt, alpaca_input = cells["prompt"], cells.get("input")
         if isinstance(alpaca_input, str) and alpaca_input.strip() and isinstance(prompt, str):
             prompt = f"{prompt}\n{alpaca_input}"
-        return [self._answered(prompt, cells["response"], cells, "response")]
+        return [self._answer_item(prompt, cells["response"], cells, "response")]
 
 
 class Preferences(RowEncoder):
     """Rows of a chosen and a rejected answer; each is two sequences."""
 
     def __init__(self, columns: PreferenceColumns, *args: Any) -> None:
-        own = {"chosen": columns.chosen, "rejected": columns.rejected, "prompt": columns.prompt}
-        super().__init__(columns, *args, own=own, standard=() if columns.prompt else ("prompt",))
+        form_columns = {"chosen": columns.chosen, "rejected": columns.rejected, "prompt": columns.prompt}
+        super().__init__(columns, *args, form_columns=form_columns, form_options=() if columns.prompt else ("prompt",))
 
     def _items(self, cells: Cells) -> list[Item]:
         """Returns the items of the chosen and of the rejected answer, both with the prompt."""
@@ -65,8 +65,8 @@ class Preferences(RowEncoder):
             split = self.pairs.common_prompt if are_texts else common_messages
             prompt, chosen, rejected = split(chosen, rejected)
         return [
-            self._answered(prompt, chosen, cells, "chosen"),
-            self._answered(prompt, rejected, cells, "rejected"),
+            self._answer_item(prompt, chosen, cells, "chosen"),
+            self._answer_item(prompt, rejected, cells, "rejected"),
         ]
 
 

@@ -44,10 +44,10 @@ def content_to_save(path: Path) -> bytes:
     return cast(str, model.to_str(pretty=True)).encode() if is_changed else path.read_bytes()
 
 
-def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
+def required_eos(tokenizer: Any, path: Path, *, option_for_none: str) -> str:
     """Returns the token that ends a sequence, as `find_eos`; a ValueError if nothing says which token it is.
 
-    `none` is the option whose value False means "no such token", for the message: "append_eos" or "eos".
+    `option_for_none` is the option whose value False means "no such token", for the message: "append_eos" or "eos".
     """
     eos = find_eos(tokenizer, path)
     if eos is None:
@@ -57,7 +57,7 @@ def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
                 f"cannot tell which token of {path} ends a sequence: name it with "
                 + parameter("eos", "TOKEN")
                 + ", or choose none with "
-                + parameter(none, False)
+                + parameter(option_for_none, False)
             )
             + (f"; its special tokens are {', '.join(special)}" if special else "")
         )
@@ -125,7 +125,7 @@ def checksum_of(files: Iterable[Path]) -> str:
 
 
 def save_tokenizer(path: Path, content: bytes, *, eos: str | None, split_special_tokens: bool) -> None:
-    """Writes or replaces a `tokenizer.json` and its settings, for `load_tokenizer` and `end_of_sequence`.
+    """Writes or replaces a `tokenizer.json` and its settings, for `load_tokenizer` and `required_eos`.
 
     Args:
         path: ends in `tokenizer.json`.

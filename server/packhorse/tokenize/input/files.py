@@ -16,8 +16,11 @@ from packhorse.formats.files import as_path, exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import parameter
 
-Kind = Literal["text", "folder", "JSON lines", "JSON", "Parquet", "Arrow"]
-"""The kind of a file, by its name. "folder" is a text file that was found in a folder."""
+Kind = Literal["text", "text of a folder", "JSON lines", "JSON", "Parquet", "Arrow"]
+"""The kind of a file, by its name. A "text of a folder" is a text file that was found in a folder."""
+
+TEXT_KINDS: tuple[Kind, ...] = ("text", "text of a folder")
+"""The kinds of files without rows."""
 
 Compression = Literal["gzip", "zstd"]
 
@@ -42,10 +45,10 @@ _UNREAD = {
 }
 """Suffix of a file that is not read → what it is, and what to do with it."""
 
-_PLAIN_TOO = (".json", ".csv", ".tsv")
+_TEXT_IF_ASKED = (".json", ".csv", ".tsv")
 """Suffixes of files that are read as text if the user asks for it."""
 
-_BESIDE_ROWS = ("readme", "license", "licence", "notice", "citation", "changelog", "_success")
+_DOCUMENTATION = ("readme", "license", "licence", "notice", "citation", "changelog", "_success")
 """Names, without suffix, of documentation that may be beside files of rows."""
 
 _METADATA = (SAVED_STATE, SAVED_SPLITS, "dataset_info.json", "dataset_infos.json")
@@ -75,7 +78,7 @@ class Found:
     @property
     def num_files(self) -> Mapping[str, int]:
         """Kind → number of its files; text files found in folders count as "text"."""
-        return dict(Counter("text" if file.kind == "folder" else file.kind for file in self.files))
+        return dict(Counter("text" if file.kind in TEXT_KINDS else file.kind for file in self.files))
 
 
 def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
@@ -122,16 +125,16 @@ def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
     if not inputs:
         raise ValueError("no input is given; name a file, a folder, a glob pattern or the URL of one")
     found: list[str] = []
-    for name in map(as_path, inputs):
-        if exists(name):
-            found.append(name)
-        elif is_url(name):
-            found.extend(named_files(name, ""))
+    for path in map(as_path, inputs):
+        if exists(path):
+            found.append(path)
+        elif is_url(path):
+            found.extend(named_files(path, ""))
         else:
-            matches = sorted(globbing.glob(name, recursive=True))
+            matches = sorted(globbing.glob(path, recursive=True))
             if not matches:
                 raise FileNotFoundError(
-                    parameter("input") + f" {without_secrets(name)} does not exist, and matches no file as a pattern"
+                    parameter("input") + f" {without_secrets(path)} does not exist, and matches no file as a pattern"
                 )
             found.extend(matches)
     return found
@@ -151,11 +154,11 @@ def _suffix(path: str) -> str:
 def _kind_of(path: str, as_text: bool) -> Kind:
     """Returns the kind of a file, by its name; a ValueError if such files are not read."""
     suffix = _suffix(path)
-    if as_text and suffix in _PLAIN_TOO:
+    if as_text and suffix in _TEXT_IF_ASKED:
         return "text"
     if suffix in _UNREAD:
         message = f"{without_secrets(path)} is {_UNREAD[suffix]}"
-        if suffix in _PLAIN_TOO:
+        if suffix in _TEXT_IF_ASKED:
             message += ", or give " + parameter("documents", "line") + " to read it as plain text"
         raise ValueError(message)
     kind = ROW_KINDS.get(suffix, "text")
@@ -166,67 +169,69 @@ def _kind_of(path: str, as_text: bool) -> Kind:
 
 def _files_in(folder: str, glob: str | None, as_text: bool) -> Found:
     """Returns the files of a folder, all of them rows or all of them text."""
-    shown = without_secrets(folder)
-    names = _visible_files(folder, glob or "*")
-    if not names:
+    shown_folder = without_secrets(folder)
+    paths = _visible_files(folder, glob or "*")
+    if not paths:
         raise FileNotFoundError(
-            f"the folder {shown} holds no file"
+            f"the folder {shown_folder} holds no file"
             + ("" if glob is None else " that matches " + parameter("glob", glob))
             + "; names that begin with a dot are left out"
         )
-    saved = [name for name in names if os.path.basename(name) in (SAVED_SPLITS, SAVED_STATE)]
-    if saved and any(_suffix(name) == ".arrow" for name in names):
-        return _saved_dataset(folder, shown, saved[0], names)
-    table_suffixes = {*ROW_KINDS, ".csv", ".tsv"} - set(_PLAIN_TOO if as_text else ())
-    tables = [name for name in names if _suffix(name) in table_suffixes and not _is_metadata(name)]
+    states = [path for path in paths if os.path.basename(path) in (SAVED_SPLITS, SAVED_STATE)]
+    if states and any(_suffix(path) == ".arrow" for path in paths):
+        return _saved_dataset(folder, paths, states[0])
+    table_suffixes = {*ROW_KINDS, ".csv", ".tsv"} - set(_TEXT_IF_ASKED if as_text else ())
+    tables = [path for path in paths if _suffix(path) in table_suffixes and not _is_metadata(path)]
     if not tables:
-        return Found([InputFile(name, "folder") for name in names])
-    rest = [name for name in names if name not in set(tables)]
-    texts = [name for name in rest if not _is_metadata(name)]
+        return Found([InputFile(path, "text of a folder") for path in paths])
+    others = [path for path in paths if path not in set(tables)]
+    texts = [path for path in others if not _is_metadata(path)]
     if texts:
-        some = ", ".join(os.path.basename(name) for name in texts[:_MOST_NAMED])
-        is_plain_too = all(_suffix(name) in _PLAIN_TOO for name in tables)
+        first_texts = ", ".join(os.path.basename(path) for path in texts[:_MOST_NAMED])
+        can_be_text = all(_suffix(path) in _TEXT_IF_ASKED for path in tables)
         raise ValueError(
-            f"the folder {shown} holds rows ({os.path.basename(tables[0])}) and other files ({some}): name which are "
-            "meant, as with "
+            f"the folder {shown_folder} holds rows ({os.path.basename(tables[0])}) and other files ({first_texts}): "
+            "name which are meant, as with "
             + parameter("glob", f"*{_suffix(tables[0])}*")
             + ", or name both as inputs of their own"
-            + ((", or give " + parameter("documents", "file") + " to read all as text") if is_plain_too else "")
+            + ((", or give " + parameter("documents", "file") + " to read all as text") if can_be_text else "")
         )
-    return Found([InputFile(name, _kind_of(name, as_text)) for name in tables], rest)
+    return Found([InputFile(path, _kind_of(path, as_text)) for path in tables], others)
 
 
-def _saved_dataset(folder: str, shown: str, state: str, names: Sequence[str]) -> Found:
+def _saved_dataset(folder: str, paths: Sequence[str], state: str) -> Found:
     """Returns the Arrow files of a folder to which Hugging Face `datasets` saved one dataset.
 
-    `state` is the file of metadata by which the folder was recognized, and `shown` is the folder for messages.
+    `paths` are all files of the folder, and `state` is the file of metadata by which the folder was recognized.
     """
     if os.path.dirname(state) != folder.rstrip("/") or os.path.basename(state) == SAVED_SPLITS:
-        raise ValueError(f"the folder {shown} holds saved datasets; give the folder of one, such as train")
+        raise ValueError(
+            f"the folder {without_secrets(folder)} holds saved datasets; give the folder of one, such as train"
+        )
     files = arrow_objects(folder) if is_url(folder) else list(map(str, arrow_files(folder)))
-    return Found([InputFile(name, "Arrow") for name in files], [name for name in names if name not in files])
+    return Found([InputFile(path, "Arrow") for path in files], [path for path in paths if path not in files])
 
 
 def _is_metadata(path: str) -> bool:
     name = os.path.basename(without_secrets(path)).lower()
-    return name in _METADATA or os.path.splitext(name)[0] in _BESIDE_ROWS
+    return name in _METADATA or os.path.splitext(name)[0] in _DOCUMENTATION
 
 
 def _visible_files(folder: str, pattern: str) -> list[str]:
     """Returns the files of a folder that match a pattern, sorted, without hidden ones."""
     if is_url(folder):
         try:
-            names = named_files(f"{folder.rstrip('/')}/{pattern if '/' in pattern else f'**/{pattern}'}", "")
+            paths = named_files(f"{folder.rstrip('/')}/{pattern if '/' in pattern else f'**/{pattern}'}", "")
         except FileNotFoundError:
             return []
     else:
         root = Path(folder)
         found = root.glob(pattern) if "/" in pattern else root.rglob(pattern)
-        names = [str(path) for path in found if path.is_file()]
-    visible = sorted((_parts_below(folder, name), name) for name in names)
-    return [name for parts, name in visible if not any(part.startswith(".") for part in parts)]
+        paths = [str(path) for path in found if path.is_file()]
+    below = sorted((_names_below(folder, path), path) for path in paths)
+    return [path for names, path in below if not any(name.startswith(".") for name in names)]
 
 
-def _parts_below(folder: str, path: str) -> list[str]:
+def _names_below(folder: str, path: str) -> list[str]:
     """Returns the names that lead from a folder to a file in it."""
     return path[len(folder) :].strip("/").split("/") if is_url(folder) else list(Path(path).relative_to(folder).parts)

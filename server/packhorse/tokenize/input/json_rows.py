@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from packhorse.sft.forms.plain_data import called, json_fault
-from packhorse.tokenize.input.ranges import FileRange, Line, lines_of, open_plain
+from packhorse.tokenize.input.ranges import FileRange, LinePlace, lines_of, open_decompressed
 from packhorse.tokenize.input.text_check import BYTE_ORDER_MARK, TextCheck, refuse_encoding
 
 _READ_CHARACTERS = 1 << 20
@@ -18,7 +18,9 @@ _GAP = re.compile(r"[\s,]*")
 """What may be between two values."""
 
 
-def json_rows(source: FileRange, keys: Sequence[str], check: TextCheck) -> Iterator[tuple[Line | str, dict[str, Any]]]:
+def json_rows(
+    source: FileRange, keys: Sequence[str], check: TextCheck
+) -> Iterator[tuple[LinePlace | str, dict[str, Any]]]:
     """Yields (where it is, row) for each row that has all `keys`; a row without one is bad.
 
     Printed, the first of the two says the file, and the line or the number of the entry.
@@ -32,7 +34,7 @@ def json_rows(source: FileRange, keys: Sequence[str], check: TextCheck) -> Itera
         yield origin, row
 
 
-def _lines(source: FileRange, check: TextCheck) -> Iterator[tuple[Line, Any]]:
+def _lines(source: FileRange, check: TextCheck) -> Iterator[tuple[LinePlace, Any]]:
     """Yields (where it is, value) for each line of JSON that is not blank; counts bad and undecodable lines."""
     for number, (origin, line) in enumerate(lines_of(source)):
         if number == 0 and source.begin == 0:
@@ -55,7 +57,7 @@ def _values(source: FileRange) -> Iterator[tuple[str, Any]]:
 
     Memory is about that of the longest value.
     """
-    with open_plain(source.path) as file:
+    with open_decompressed(source.path) as file:
         refuse_encoding(cast(io.BufferedReader, file).peek(4), source.where)
         text = io.TextIOWrapper(file, encoding="utf-8-sig")
         try:

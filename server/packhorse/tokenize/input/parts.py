@@ -20,6 +20,7 @@ Cut = Literal["line", "paragraph"]
 _PARTS = 256
 """Number of parts that is aimed at, within the limits of a part's size."""
 _LEAST_PART_BYTES, _MOST_PART_BYTES = 1 << 22, 1 << 26
+"""Limits of a part's size: 4 MiB and 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ class Part:
 
 def whole_files(files: Sequence[InputFile]) -> list[SizedRange]:
     """Returns each file as one range with its size."""
-    return for_each(files, _sized) if any(is_url(file.path) for file in files) else list(map(_sized, files))
+    if any(is_url(file.path) for file in files):  # many requests at once; each takes long
+        return for_each(files, _sized)
+    return list(map(_sized, files))
 
 
 def _sized(file: InputFile) -> SizedRange:
@@ -60,20 +63,20 @@ def cut_into_parts(files: Sequence[SizedRange], cut_of: Callable[[Kind], Cut | N
     parts: list[Part] = []
     ranges: list[FileRange] = []
     size_bytes = 0
-    pieces = chain.from_iterable(_pieces(file, cut_of(file.range.kind), part_bytes) for file in files)
-    for piece in pieces:
-        if ranges and ranges[-1].path == piece.range.path:
-            ranges[-1] = replace(ranges[-1], end=piece.range.end)
+    sized_ranges = chain.from_iterable(_ranges_of(file, cut_of(file.range.kind), part_bytes) for file in files)
+    for sized in sized_ranges:
+        if ranges and ranges[-1].path == sized.range.path:
+            ranges[-1] = replace(ranges[-1], end=sized.range.end)
         else:
-            ranges.append(piece.range)
-        size_bytes += piece.size_bytes
+            ranges.append(sized.range)
+        size_bytes += sized.size_bytes
         if size_bytes >= part_bytes:
             parts.append(Part(tuple(ranges), size_bytes))
             ranges, size_bytes = [], 0
     return [*parts, Part(tuple(ranges), size_bytes)] if ranges else parts
 
 
-def _pieces(file: SizedRange, cut: Cut | None, part_bytes: int) -> Iterator[SizedRange]:
+def _ranges_of(file: SizedRange, cut: Cut | None, part_bytes: int) -> Iterator[SizedRange]:
     """Yields consecutive ranges of a file, each of about `part_bytes`; or the whole file."""
     source = file.range
     if source.kind == "Parquet" and source.end > 1:

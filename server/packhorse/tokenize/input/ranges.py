@@ -37,8 +37,8 @@ class FileRange:
 
 
 @contextmanager
-def open_plain(path: str) -> Iterator[BinaryIO]:
-    """Opens a file or object, and decompresses it as its suffix says; a ValueError if that fails."""
+def open_decompressed(path: str) -> Iterator[BinaryIO]:
+    """Opens a file or object, and decompresses it if its suffix says so; a ValueError if that fails."""
     compression = compression_of(path)
     with open_binary(path) as file:
         if compression is None:
@@ -58,11 +58,11 @@ def open_plain(path: str) -> Iterator[BinaryIO]:
 
 def whole_of(source: FileRange) -> bytes:
     """Returns all bytes of the file."""
-    with open_plain(source.path) as file:
+    with open_decompressed(source.path) as file:
         return file.read()
 
 
-class Line:
+class LinePlace:
     """The place of a line, for messages.
 
     The number of the line is found only when it is printed, because the lines before its range must be counted for it.
@@ -78,28 +78,28 @@ class Line:
         return f"{self._range.where}, line {_lines_before(self._range.path, self._range.begin) + self._index + 1}"
 
 
-def lines_of(source: FileRange) -> Iterator[tuple[Line, bytes]]:
+def lines_of(source: FileRange) -> Iterator[tuple[LinePlace, bytes]]:
     """Yields (where it is, line) for each line of a range, which begins and ends between lines."""
     is_compressed = compression_of(source.path) is not None
-    with open_plain(source.path) as file:
+    with open_decompressed(source.path) as file:
         if not is_compressed:
             file.seek(source.begin)
-        left = source.end - source.begin
+        left_bytes = source.end - source.begin
         for index, line in enumerate(file):
-            if left <= 0 and not is_compressed:
+            if left_bytes <= 0 and not is_compressed:
                 return
-            left -= len(line)
-            yield Line(source, index), line
+            left_bytes -= len(line)
+            yield LinePlace(source, index), line
 
 
 @lru_cache(maxsize=16)
 def _lines_before(path: str, end: int) -> int:
     """Returns the number of lines in the first `end` bytes of a file."""
-    count, left = 0, end
+    count, left_bytes = 0, end
     with open_binary(path) as file:  # a compressed file is not cut, so nothing comes before its range
-        while left and (data := file.read(min(left, _READ_BYTES))):
+        while left_bytes and (data := file.read(min(left_bytes, _READ_BYTES))):
             count += data.count(b"\n")
-            left -= len(data)
+            left_bytes -= len(data)
     return count
 
 

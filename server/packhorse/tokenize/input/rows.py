@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packhorse.formats.object_store import without_secrets
-from packhorse.tokenize.input.files import ROW_KINDS, Found, find_inputs
+from packhorse.tokenize.input.files import ROW_KINDS, TEXT_KINDS, Found, find_inputs
 from packhorse.tokenize.input.json_rows import json_rows
 from packhorse.tokenize.input.ranges import FileRange, open_parquet
 from packhorse.tokenize.input.skipped import Skipped
@@ -37,7 +37,7 @@ def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:
     """Returns the files that inputs name, as `find_inputs` does; a ValueError if one has no rows."""
     found = find_inputs(inputs)
     for file in found.files:
-        if file.kind in ("text", "folder"):
+        if file.kind in TEXT_KINDS:
             raise ValueError(
                 f"{without_secrets(file.path)} has no rows: they are in files that end in {', '.join(ROW_KINDS)}, "
                 "those of JSON also compressed (.gz, .zst)"
@@ -65,10 +65,10 @@ def rows_of(
             yield Row(origin, (*values[: len(columns)], *map(optional.get, optional_columns)), others)
         return
     known = {*columns, *optional_columns}
-    for line, row in json_rows(source, columns, check):
+    for origin, row in json_rows(source, columns, check):
         seen.update(column for column in optional_columns if column in row)
         others = tuple(key for key, value in row.items() if key not in known and value not in _NOTHING)
-        yield Row(line, tuple(row.get(column) for column in (*columns, *optional_columns)), others)
+        yield Row(origin, tuple(row.get(column) for column in (*columns, *optional_columns)), others)
 
 
 def column_names(source: FileRange) -> list[str]:
@@ -79,7 +79,7 @@ def column_names(source: FileRange) -> list[str]:
     return list(arrow_reader(source).schema.names)
 
 
-def first_names(source: FileRange) -> list[str]:
+def first_column_names(source: FileRange) -> list[str]:
     """Returns the columns of a table, or the keys of the first row of JSON; none if that row cannot be read."""
     if source.kind in ("Parquet", "Arrow"):
         return column_names(source)

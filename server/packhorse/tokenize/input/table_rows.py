@@ -24,11 +24,11 @@ def table_rows(
     where = source.where
     batches_of = _parquet_batches if source.kind == "Parquet" else _arrow_batches
     for first_row, batch in batches_of(source, columns, are_texts):
-        cells = [batch.column(batch.schema.get_field_index(column)) for column in columns]
+        arrays = [batch.column(batch.schema.get_field_index(column)) for column in columns]
         try:
-            rows = list(zip(*map(cells_of, cells), strict=True))
+            rows = list(zip(*map(cells_of, arrays), strict=True))
         except UnicodeDecodeError:  # neither format checks that its strings are UTF-8
-            yield from _readable_rows(where, cells, first_row, check)
+            yield from _readable_rows(where, arrays, first_row, check)
         else:
             yield from ((f"{where}, row {number}", values) for number, values in enumerate(rows, first_row))
 
@@ -75,13 +75,13 @@ def _check_columns(where: str, schema: Any, columns: Sequence[str], are_texts: b
 
 
 def _readable_rows(
-    where: str, cells: Sequence[Any], first_row: int, check: TextCheck
+    where: str, arrays: Sequence[Any], first_row: int, check: TextCheck
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yields the readable rows of a batch in which at least one is not UTF-8, cell by cell."""
-    for index in range(len(cells[0])):
+    for index in range(len(arrays[0])):
         origin = f"{where}, row {first_row + index}"
         try:
-            values = tuple(column[index].as_py() for column in cells)
+            values = tuple(array[index].as_py() for array in arrays)
         except UnicodeDecodeError as error:
             check.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
             continue

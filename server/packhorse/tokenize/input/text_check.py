@@ -3,7 +3,6 @@
 Owns the checks and their messages. Counts of what is left out are in `skipped`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packhorse.parameters import parameter
@@ -17,7 +16,7 @@ _FOREIGN_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\x
 
 @dataclass(frozen=True, slots=True)
 class TextCheck:
-    """Checks texts one by one. Each call yields the text if it is good, and else counts it as left out.
+    """Checks texts one by one. A text that is not good is counted as left out.
 
     An `origin` is any object that, printed, says where the text is.
     """
@@ -43,31 +42,34 @@ class TextCheck:
         else:
             self.skipped.leave_out("bad", origin, fault.removeprefix(str(origin)).lstrip(" :"))
 
-    def decode(self, data: bytes, origin: object) -> Iterator[str]:
-        """Decodes and checks bytes that should be UTF-8. A null byte means that they are binary."""
+    def decode(self, data: bytes, origin: object) -> str | None:
+        """Decodes and checks bytes that should be UTF-8; returns None if they are left out.
+
+        A null byte means that they are binary.
+        """
         if b"\0" in data:
             encoding = foreign_encoding(data)
             why = f"is {encoding}, not UTF-8" if encoding else "holds null bytes, so it is binary"
             self.refuse(origin, why, encoding)
-            return
+            return None
         try:
             text = data.removeprefix(BYTE_ORDER_MARK).decode()
         except UnicodeDecodeError as error:
             self.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
-            return
-        yield from self.text(text, origin)
+            return None
+        return self.text(text, origin)
 
-    def text(self, text: str | None, origin: object) -> Iterator[str]:
-        """Checks decoded text."""
+    def text(self, text: str | None, origin: object) -> str | None:
+        """Checks decoded text; returns None if it is left out. A good text is never empty."""
         if text is None or not text.strip():
             self.skipped.leave_out_empty(origin)
-            return
+            return None
         if not text.isascii():
             try:
                 text.encode()
             except UnicodeEncodeError as error:
                 self.refuse(origin, f"has no UTF-8 form: {error.reason} at character {error.start}")
-                return
+                return None
         found = None if self.special is None else self.special.first_in(text)
         if found is not None:
             self.bad(
@@ -77,8 +79,8 @@ class TextCheck:
                 + ", or as the token with "
                 + parameter("special_in_text", "keep"),
             )
-            return
-        yield text
+            return None
+        return text
 
     def refuse(self, origin: object, why: str, named_as: str = "") -> None:
         """Counts a document that is not text, or raises a ValueError if `undecodable` is "error"."""
@@ -100,9 +102,11 @@ def foreign_encoding(head: bytes) -> str:
     for mark, name in _FOREIGN_MARKS.items():
         if head.startswith(mark):
             return name
-    for order in (head[:4], head[1:2] + head[:1] + head[3:4] + head[2:3]):  # little-endian, big-endian
-        if len(order) == 4 and order[0] in b'{["' and order[2] and order[1] == order[3] == 0:
-            return "UTF-16"
+    little_endian, big_endian = head[:4], head[1:2] + head[:1] + head[3:4] + head[2:3]
+    for two_units in (little_endian, big_endian):
+        match list(two_units):
+            case [first, 0, second, 0] if first in b'{["' and second:
+                return "UTF-16"
     return ""
 
 
