@@ -44,8 +44,8 @@ def check_fields(kind: type, content: object, path: str = "") -> None:
     """
     if not isinstance(content, dict):
         raise ValueError(f"{path.removesuffix('.') or 'it'} is not an object")
-    names = [f.name for f in fields(kind)]
-    defaults = {f.name: f.default for f in fields(kind) if f.metadata == LATER}
+    names = [each.name for each in fields(kind)]
+    defaults = {each.name: each.default for each in fields(kind) if each.metadata == LATER}
     missing = [name for name in names if name not in content and name not in defaults]
     if missing:
         raise ValueError(f"lacks {_listed(missing, path)}")

@@ -24,7 +24,7 @@ from packhorse.jobs import memory_limit
 HUGE_PAGE_BYTES = 1 << 21
 """The size of a huge page, 2 MiB."""
 
-_FILES_IN_MEMORY = 4
+_TIMES_IN_MEMORY = 4
 """Huge pages are used for a file only if it fits into memory this many times. If a file does not stay in memory, each
 look at an entry reads a whole page from disk, and a huge page has 512 times the bytes of a small one."""
 
@@ -150,7 +150,7 @@ def map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[An
 
 def ask_for_huge_pages(mapped: mmap.mmap) -> None:
     """Asks the system to map a file in pages of 2 MiB, if the file is of a suitable size and the system can."""
-    if hasattr(mmap, "MADV_HUGEPAGE") and HUGE_PAGE_BYTES <= len(mapped) <= memory_limit() // _FILES_IN_MEMORY:
+    if hasattr(mmap, "MADV_HUGEPAGE") and HUGE_PAGE_BYTES <= len(mapped) <= memory_limit() // _TIMES_IN_MEMORY:
         with suppress(OSError):  # a system without huge pages
             mapped.madvise(mmap.MADV_HUGEPAGE)
 

@@ -102,17 +102,19 @@ class Keys:
 
     def ids_of(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Returns the ids of keys, -1 for an unknown key: int64 [n]."""
-        encoded = [key.encode(errors="surrogatepass") for key in keys]
-        hashes = np.array([_hash(each) for each in encoded], dtype=np.int64)
-        rows = np.searchsorted(self.order[:, 0], hashes)
+        encoded_keys = [key.encode(errors="surrogatepass") for key in keys]
+        hashes = np.array([_hash(key) for key in encoded_keys], dtype=np.int64)
+        places = np.searchsorted(self.order[:, 0], hashes)
         ids = np.full(len(keys), -1, dtype=np.int64)
-        for number, (key, wanted, row) in enumerate(zip(encoded, hashes.tolist(), rows.tolist(), strict=True)):
-            while row < len(self) and self.order[row, 0] == wanted:
-                entry = int(self.order[row, 1])
+        for number, (key, key_hash, place) in enumerate(
+            zip(encoded_keys, hashes.tolist(), places.tolist(), strict=True)
+        ):
+            while place < len(self) and self.order[place, 0] == key_hash:  # keys may share a hash
+                entry = int(self.order[place, 1])
                 if self._bytes_of(entry) == key:
                     ids[number] = entry if self.ids is None else self.ids[entry]
                     break
-                row += 1
+                place += 1
         return ids
 
     def of(self, ids: NDArray[np.integer]) -> list[str]:
@@ -131,24 +133,28 @@ class Keys:
                 all keys.
         """
         for first in range(0, len(self) if ids is None else len(ids), _KEYS_AT_ONCE):
-            if ids is None:
-                some = slice(first, first + _KEYS_AT_ONCE)
-                ends = np.array(self.ends[some])
-                begin = int(self.ends[first - 1]) if first else 0
-                kept = None if self.ids is None else np.array(self.ids[some])
-                yield KeyRows(np.array(self.data[begin : int(ends[-1])]), np.diff(ends, prepend=begin), kept)
-            else:
-                entries = ids[first : first + _KEYS_AT_ONCE]
-                parts = [self._bytes_of(entry) for entry in entries.tolist()]
-                sizes = np.array([len(part) for part in parts], dtype=np.int64)
-                yield KeyRows(np.frombuffer(b"".join(parts), np.uint8), sizes, np.array(entries))
+            end = first + _KEYS_AT_ONCE
+            yield self._rows_between(first, end) if ids is None else self._rows_of(ids[first:end])
 
     def begins_with(self, before: "Keys") -> bool:
         """Returns whether the table begins with all keys of `before`, in order. In both tables ids are entries."""
-        num, num_bytes = len(before.ends), len(before.data)
-        if len(self) < num or not np.array_equal(self.ends[:num], before.ends):
+        num_keys, num_bytes = len(before), len(before.data)
+        if len(self) < num_keys or not np.array_equal(self.ends[:num_keys], before.ends):
             return False
         return np.array_equal(self.data[:num_bytes], before.data)
+
+    def _rows_between(self, first: int, end: int) -> KeyRows:
+        """Returns the keys of the entries [first, end), or up to the table's end."""
+        ends = np.array(self.ends[first:end])
+        begin = int(self.ends[first - 1]) if first else 0
+        ids = None if self.ids is None else np.array(self.ids[first:end])
+        return KeyRows(np.array(self.data[begin : int(ends[-1])]), np.diff(ends, prepend=begin), ids)
+
+    def _rows_of(self, entries: NDArray[np.int64]) -> KeyRows:
+        """Returns the keys of some entries, with the entries as their ids."""
+        keys = [self._bytes_of(entry) for entry in entries.tolist()]
+        sizes = np.array([len(key) for key in keys], dtype=np.int64)
+        return KeyRows(np.frombuffer(b"".join(keys), np.uint8), sizes, np.array(entries))
 
     def _bytes_of(self, entry: int) -> bytes:
         if not 0 <= entry < len(self):  # the table was altered, and its checksums are not compared yet
@@ -161,7 +167,7 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
     """Writes the table of keys into a folder.
 
     The pairs (hash, entry) are first spread over files by the highest bits of their hash, then each file is sorted in
-    memory, so all of them together ascend. This takes about 128 MiB of memory, and for the time being as much disk
+    memory, so all of them together ascend. This takes about 128 MiB of memory, and until it is done as much disk
     again as key_order.npy.
 
     Example:
@@ -189,19 +195,19 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
         append_ends = files.enter_context(growing_array(folder / KEY_ENDS, "int64", None))
         opened = [files.enter_context(path.open("xb")) for path in buckets]
         append_ids: Callable[[NDArray[np.int64]], None] | None = None
-        for some in rows:
-            ends = np.cumsum(some.sizes)
-            if some.ids is not None:
+        for batch in rows:
+            ends = np.cumsum(batch.sizes)
+            if batch.ids is not None:
                 if append_ids is None:
                     append_ids = files.enter_context(growing_array(folder / KEY_IDS, "int64", None))
-                append_ids(some.ids)
-            append_data(some.data)
+                append_ids(batch.ids)
+            append_data(batch.data)
             append_ends(ends + num_bytes)
-            pairs = np.stack([_hashes(some.data, ends), np.arange(num_written, num_written + len(ends))], axis=1)
+            pairs = np.stack([_hashes(batch.data, ends), np.arange(num_written, num_written + len(ends))], axis=1)
             bucket_of = pairs[:, 0] >> (HASH_BITS - bucket_bits)
             for number in np.unique(bucket_of).tolist() if bucket_bits else [0]:
                 opened[number].write(np.ascontiguousarray(pairs[bucket_of == number], dtype="<i8").data.cast("B"))
-            num_bytes, num_written = num_bytes + len(some.data), num_written + len(ends)
+            num_bytes, num_written = num_bytes + len(batch.data), num_written + len(ends)
     with growing_array(folder / KEY_ORDER, "int64", 2) as append_order:
         for path in buckets:
             pairs = np.fromfile(path, dtype="<i8").reshape(-1, 2)
@@ -216,17 +222,17 @@ def _refuse_duplicates(table: Keys) -> None:
     """Raises a DuplicateKeyError if a key is in the table twice; compares the bytes of keys with equal hashes."""
     for first in range(0, len(table), _BUCKET_KEYS):
         hashes = np.array(table.order[first : first + _BUCKET_KEYS + 1, 0])
-        again = np.flatnonzero(hashes[1:] == hashes[:-1])
-        for index in again.tolist():
+        same_as_next = np.flatnonzero(hashes[1:] == hashes[:-1])
+        for index in same_as_next.tolist():
             entry = int(table.order[first + index + 1, 1])
             key = table._bytes_of(entry)
-            row = first + index
-            while row >= 0 and table.order[row, 0] == hashes[index]:  # all earlier keys of this hash
-                earlier = int(table.order[row, 1])
+            place = first + index
+            while place >= 0 and table.order[place, 0] == hashes[index]:  # all earlier keys of this hash
+                earlier = int(table.order[place, 1])
                 if table._bytes_of(earlier) == key:
                     ids = (earlier, entry) if table.ids is None else (int(table.ids[earlier]), int(table.ids[entry]))
                     raise DuplicateKeyError(key.decode(errors="replace"), ids)
-                row -= 1
+                place -= 1
 
 
 def _hashes(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Opening a prepared folder; a damaged one is refused with the file and the reason.
 
-Owns `PreparedDataset`, and every check that the files agree before a plan is served from them. Leaves lengths against
-the data to `verifying`, writing a folder to `write`, and seqpack's layout to `seqpack_layout`.
+Owns `PreparedDataset`, and every check that the files agree before a plan is served from them. Leaves comparing lengths
+with the data to `verifying`, writing a folder to `write`, and seqpack's layout to `seqpack_layout`.
 """
 
 import hashlib
@@ -255,6 +255,16 @@ def _read_plan(folder: Path, manifest: Manifest) -> tuple[Counter[int], Counter[
     return counts, _read_json(folder / TEMPLATES, manifest, templates_bytes, parse_templates)
 
 
+def _read_json(path: Path, manifest: Manifest, most_bytes: int, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    """Reads a JSON file of at most `most_bytes`, compares it with its checksum and parses it."""
+    data = read_file(path, most_bytes)
+    _check_checksum(path, manifest, hashlib.sha256(data).hexdigest())
+    try:
+        return parse(data)
+    except ValueError as error:
+        raise PreparedDatasetError(f"{short_path(path)} cannot be read: {error}") from None
+
+
 class _Arrays(NamedTuple):
     """What a dataset keeps of its mapped array files; the fields are those of `PreparedDataset`."""
 
@@ -279,37 +289,6 @@ def _map_arrays(folder: Path, manifest: Manifest) -> _Arrays:
     return _Arrays(pool, None if groups else first_tokens, groups, keys)
 
 
-def _read_budgets(folder: Path, manifest: Manifest) -> Budgets | None:
-    """Reads the sizes of classes, and a bin's capacities; returns None without resources."""
-    if not manifest.resources:
-        return None
-    capacities = np.array(manifest.capacities, dtype=np.int64)
-    sizes = map_array(folder / CLASSES, "int64", (manifest.num_rooms, len(capacities)))
-    return Budgets(sizes=np.array(sizes), capacities=capacities)
-
-
-def _check_facts(
-    folder: Path, manifest: Manifest, plan: PlanIndex, counts: Counter[int], templates: Counter[Template]
-) -> None:
-    """Refuses a manifest that states other facts, or another digest, than follow from the files beside it."""
-    digest = dataset_digest(counts, templates, manifest.options, manifest.checksums, manifest.resources)
-    total_tokens = int(plan.rooms.astype(np.int64) @ plan.counts) - manifest.rounding_tokens
-    in_plan = manifest.groups.num_groups if manifest.groups else manifest.num_sequences
-    for what, stated, actual in (
-        ("num_groups" if manifest.groups else "num_sequences", in_plan, plan.num_sequences),
-        ("num_bins", manifest.num_bins, plan.num_bins),
-        ("total_tokens", manifest.total_tokens, total_tokens),
-        ("total_capacity", manifest.total_capacity, plan.num_bins * manifest.max_seq_len),
-        ("num_rooms", manifest.num_rooms, len(counts)),
-        ("num_templates", manifest.num_templates, len(templates)),
-        ("digest", manifest.digest, digest),
-    ):
-        if stated != actual:
-            raise PreparedDatasetError(
-                f"{short_path(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
-            )
-
-
 def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None) -> Groups | None:
     """Maps the files of groups; returns None if the dataset has no groups."""
     if manifest.groups is None:
@@ -331,7 +310,7 @@ def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None
             if manifest.resources
             else None
         ),
-        costs=tuple(each.cost for each in manifest.resources),
+        costs=tuple(resource.cost for resource in manifest.resources),
         are_named=manifest.is_grouped,
         first_tokens=first_tokens,
         shares_prefixes=manifest.shares_prefixes,
@@ -341,10 +320,10 @@ def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None
 
 def _check_arrays(folder: Path, manifest: Manifest) -> None:
     for name in (POOLS, *optional_files(manifest)):
-        _check_sum(folder / name, manifest, sha256_of(folder / name))
+        _check_checksum(folder / name, manifest, sha256_of(folder / name))
 
 
-def _check_sum(path: Path, manifest: Manifest, actual: str) -> None:
+def _check_checksum(path: Path, manifest: Manifest, actual: str) -> None:
     if actual != manifest.checksums[path.name]:
         raise PreparedDatasetError(
             f"{short_path(path)} does not match its checksum in {MANIFEST}: it was truncated or altered; restore it "
@@ -352,11 +331,32 @@ def _check_sum(path: Path, manifest: Manifest, actual: str) -> None:
         )
 
 
-def _read_json(path: Path, manifest: Manifest, most_bytes: int, parse: Callable[[bytes], _Parsed]) -> _Parsed:
-    """Reads a JSON file of at most `most_bytes`, compares it with its checksum and parses it."""
-    data = read_file(path, most_bytes)
-    _check_sum(path, manifest, hashlib.sha256(data).hexdigest())
-    try:
-        return parse(data)
-    except ValueError as error:
-        raise PreparedDatasetError(f"{short_path(path)} cannot be read: {error}") from None
+def _read_budgets(folder: Path, manifest: Manifest) -> Budgets | None:
+    """Reads the sizes of classes, and a bin's capacities; returns None without resources."""
+    if not manifest.resources:
+        return None
+    capacities = np.array(manifest.capacities, dtype=np.int64)
+    sizes = map_array(folder / CLASSES, "int64", (manifest.num_rooms, len(capacities)))
+    return Budgets(sizes=np.array(sizes), capacities=capacities)
+
+
+def _check_facts(
+    folder: Path, manifest: Manifest, plan: PlanIndex, counts: Counter[int], templates: Counter[Template]
+) -> None:
+    """Refuses a manifest that states other facts, or another digest, than follow from the files beside it."""
+    digest = dataset_digest(counts, templates, manifest.options, manifest.checksums, manifest.resources)
+    total_tokens = int(plan.rooms.astype(np.int64) @ plan.counts) - manifest.rounding_tokens
+    num_planned = manifest.groups.num_groups if manifest.groups else manifest.num_sequences
+    for what, stated, actual in (
+        ("num_groups" if manifest.groups else "num_sequences", num_planned, plan.num_sequences),
+        ("num_bins", manifest.num_bins, plan.num_bins),
+        ("total_tokens", manifest.total_tokens, total_tokens),
+        ("total_capacity", manifest.total_capacity, plan.num_bins * manifest.max_seq_len),
+        ("num_rooms", manifest.num_rooms, len(counts)),
+        ("num_templates", manifest.num_templates, len(templates)),
+        ("digest", manifest.digest, digest),
+    ):
+        if stated != actual:
+            raise PreparedDatasetError(
+                f"{short_path(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
+            )

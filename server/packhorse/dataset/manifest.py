@@ -176,7 +176,7 @@ class Manifest(Facts):
     @property
     def capacities(self) -> list[int]:
         """A bin's capacities: max_seq_len, then the cap of each resource that has one."""
-        return [self.max_seq_len, *(each.cap for each in self.resources if each.cap is not None)]
+        return [self.max_seq_len, *(resource.cap for resource in self.resources if resource.cap is not None)]
 
     def render(self) -> bytes:
         """Returns the manifest's only valid bytes; the last field is a checksum of the others."""
@@ -222,10 +222,10 @@ class Manifest(Facts):
         content["options"] = PlanOptions(**content["options"])
         content["over_length"] = OverLengthLedger(**content["over_length"])
         if "inputs" in content:
-            content["inputs"] = _inputs(content["inputs"])
+            content["inputs"] = _inputs_from(content["inputs"])
         if "groups" in content:
             content["groups"] = GroupRecord(**content["groups"])
-        content["resources"] = tuple(ResourceRecord(**each) for each in content.get("resources", ()))
+        content["resources"] = tuple(ResourceRecord(**record) for record in content.get("resources", ()))
         if "keys" in content:
             content["keys"] = KeyRecord(**content["keys"])
         manifest = cls(**content)
@@ -247,7 +247,7 @@ class Manifest(Facts):
             "cost_cap_percent is said where tokens_per_rank is, and only there",
             (options.tokens_per_rank is None) == (options.cost_cap_percent is None),
         )
-        yield "max_seq_len is a power of two times tokens_per_rank", _is_context_sound(options)
+        yield "max_seq_len is a power of two times tokens_per_rank", _has_sound_context(options)
         yield "only over_length 'truncate' keeps a tail", options.keep == "head" or options.over_length == "truncate"
         yield "num_sequences is in [1, 2^63)", 1 <= self.num_sequences <= _MOST_INT64
         yield "num_bins is in [1, num_sequences]", 1 <= self.num_bins <= self.num_sequences
@@ -268,8 +268,10 @@ class Manifest(Facts):
         yield "lower_bound is in [1, num_bins]", 1 <= self.lower_bound <= self.num_bins
         yield "num_rooms is in [1, num_sequences]", 1 <= self.num_rooms <= self.num_sequences
         yield "num_templates is in [1, num_bins]", 1 <= self.num_templates <= self.num_bins
-        yield "ids_sum_a and ids_sum_b are in [0, 2^64)", min(self.ids_sum_a, self.ids_sum_b) >= 0
-        yield "ids_sum_a and ids_sum_b are in [0, 2^64)", max(self.ids_sum_a, self.ids_sum_b) < 2**64
+        yield (
+            "ids_sum_a and ids_sum_b are in [0, 2^64)",
+            all(0 <= half < 2**64 for half in (self.ids_sum_a, self.ids_sum_b)),
+        )
         yield "over_length counts from 0", min(ledger.sequences, ledger.tokens, ledger.pieces) >= 0
         yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST_INT64
         yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens
@@ -302,11 +304,11 @@ class Manifest(Facts):
         yield "rounding_tokens are of resources", self.rounding_tokens >= 0 and bool(self.resources or not is_rounded)
         yield "over_length.over_cap is of sequences", 0 <= self.over_length.over_cap <= self.over_length.sequences
         yield "sequences with resources are in groups", self.groups is not None or not self.resources
-        for each in self.resources:
-            yield "caps are in [1, 2^31)", each.cap is None or 1 <= each.cap < 2**31
-            yield "a resource costs at least 0", each.cost >= 0
-            yield "no sequence takes more than there is", 0 <= each.most <= each.total
-            yield "no sequence takes more than a cap", each.cap is None or each.most <= each.cap
+        for resource in self.resources:
+            yield "caps are in [1, 2^31)", resource.cap is None or 1 <= resource.cap < 2**31
+            yield "a resource costs at least 0", resource.cost >= 0
+            yield "no sequence takes more than there is", 0 <= resource.most <= resource.total
+            yield "no sequence takes more than a cap", resource.cap is None or resource.most <= resource.cap
 
 
 def _rules_of_inputs(inputs: Inputs) -> Iterator[tuple[str, bool]]:
@@ -320,7 +322,7 @@ def _rules_of_inputs(inputs: Inputs) -> Iterator[tuple[str, bool]]:
     yield "inputs counts what tokenizing left out", counts is None or min(counts, default=0) > 0
 
 
-def _inputs(content: dict[str, Any]) -> Inputs:
+def _inputs_from(content: dict[str, Any]) -> Inputs:
     """Returns the field `inputs` with its nested JSON objects turned into their dataclasses."""
     files = tuple(InputRecord(**file) for file in content["files"])
     skipped = content["skipped"]
@@ -344,10 +346,10 @@ def _render(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=True) + "\n").encode()
 
 
-def _is_context_sound(options: PlanOptions) -> bool:
-    """Returns whether the options make a rule; reading `context` raises a ValueError if they do not."""
+def _has_sound_context(options: PlanOptions) -> bool:
+    """Returns whether the options about context parallelism are right, or none is given."""
     try:
-        _ = options.context
+        _ = options.context  # raises the error
     except ValueError:
         return False
     return True

@@ -55,17 +55,17 @@ def loads_with_lists(text: str, field: str) -> dict[str, Any]:
         content = tomllib.loads("".join([*parts, text[copied_to:]]))
     except tomllib.TOMLDecodeError:
         return tomllib.loads(text)  # raises the error with its place in the text as it was written
-    _give_back(content, field, lists)
+    _put_lists_back(content, field, lists)
     return content
 
 
-def _give_back(value: Any, field: str, lists: Mapping[str, list[Any]]) -> None:
+def _put_lists_back(value: Any, field: str, lists: Mapping[str, list[Any]]) -> None:
     """Replaces the names of lists by the lists, in the field of every table inside `value`."""
     if isinstance(value, dict):
         for each in value.values():
-            _give_back(each, field, lists)
+            _put_lists_back(each, field, lists)
         if isinstance(name := value.get(field), str):
             value[field] = lists.get(name, name)
     elif isinstance(value, list):
         for each in value:
-            _give_back(each, field, lists)
+            _put_lists_back(each, field, lists)

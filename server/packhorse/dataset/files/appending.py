@@ -67,8 +67,8 @@ def append_to_mixture(
     with hold_lock(path.parent):
         name = path.name.removesuffix(MIXTURE_SUFFIX)
         text = text_of(path, MOST_MIXTURE_BYTES, MixtureError)
-        before = _opened(name, text, path.name, dataset_of)
-        begins = [begin for begin, _ in before.chain]
+        before = _open_text(name, text, path.name, dataset_of)
+        begins = [begin for begin, _ in before.chain]  # of the stages, as positions of the run
         num_kept = len(begins)
         if replace:  # the first stage begins at 0, and always stays
             num_kept = sum(begin < max(from_position, 1) for begin in begins)
@@ -78,16 +78,16 @@ def append_to_mixture(
                 f"position {from_position} is not after {last_begin}, where the last stage of {name} begins: choose a "
                 "later position, or replace that stage if no run has reached it"
             )
-        edited = text if num_kept == len(begins) else _cut(text, path.name, num_kept)
+        edited = text if num_kept == len(begins) else _without_later_stages(text, path.name, num_kept)
         if stage is not None:
             edited = _with_stage(edited, path.name, stage, from_position)
-        after = _opened(name, edited, path.name, dataset_of)
+        after = _open_text(name, edited, path.name, dataset_of)
         if edited != text:
             replace_bytes(path, edited.encode())
         return before, after
 
 
-def _opened(name: str, text: str, file: str, dataset_of: Callable[[str], PreparedDataset]) -> MixtureDataset:
+def _open_text(name: str, text: str, file: str, dataset_of: Callable[[str], PreparedDataset]) -> MixtureDataset:
     """Opens the mixture that a file's text describes, which checks it as a server would."""
     content = MixtureFile.parse(text, file)
     return MixtureDataset(name, content, [dataset_of(component) for component in content.names])
@@ -95,26 +95,26 @@ def _opened(name: str, text: str, file: str, dataset_of: Callable[[str], Prepare
 
 def _with_stage(text: str, file: str, stage: StageEntry, from_position: int) -> str:
     """Returns a file's text with one more stage at its end; the stage before it ends at `from_position` of the run."""
-    before = MixtureFile.parse(text, file)
+    content = MixtureFile.parse(text, file)
     try:
-        wanted = before.appended(stage, from_position)
+        wanted = content.appended(stage, from_position)
     except ValueError as error:
         raise MixtureError(f"{file}: " + message_of(error)) from None
     headers = list(_STAGE_HEADER.finditer(text))
     if headers:
         end = headers[-1].end()
         edited = f"{text[:end]}\nuntil_bins = {from_position}{text[end:].rstrip()}\n\n{render_stage(stage)}"
-        if _says(edited, file, wanted):
+        if _describes(edited, file, wanted):
             return edited
     raise MixtureError(
         f"{file}: stages must be [[stages]] tables for one to be appended; write them like that, or append by hand"
     )
 
 
-def _cut(text: str, file: str, num_stages: int) -> str:
+def _without_later_stages(text: str, file: str, num_stages: int) -> str:
     """Returns a file's text with only its first stages, at least one; the last of them no longer ends."""
     wanted = MixtureFile.parse(text, file).cut(num_stages)
-    starts = [header.start() for header in _STAGE_HEADER.finditer(text)]
+    starts = [header.start() for header in _STAGE_HEADER.finditer(text)]  # characters before each stage
     edited = text
     for start in reversed(starts[num_stages:]):
         _, _, below = edited[start:].partition("\n")
@@ -124,7 +124,7 @@ def _cut(text: str, file: str, num_stages: int) -> str:
         last = starts[num_stages - 1]
         edited = edited[:last] + _UNTIL_LINE.sub("", edited[last:], count=1)
         edited = f"{edited.rstrip()}\n"
-        if _says(edited, file, wanted):
+        if _describes(edited, file, wanted):
             return edited
     raise MixtureError(
         f"{file}: stages can be removed only if they are [[stages]] tables and no other table names their "
@@ -132,8 +132,8 @@ def _cut(text: str, file: str, num_stages: int) -> str:
     )
 
 
-def _says(text: str, file: str, wanted: MixtureFile) -> bool:
-    """Returns whether an edited text has exactly the wanted content; False also if it is no mixture."""
+def _describes(text: str, file: str, wanted: MixtureFile) -> bool:
+    """Returns whether an edited text has exactly the wanted content; False if it is no mixture."""
     try:
         return MixtureFile.parse(text, file) == wanted
     except MixtureError:

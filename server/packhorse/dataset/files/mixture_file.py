@@ -172,8 +172,8 @@ class MixtureFile:
             content = tomllib.loads(text, parse_float=Decimal)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise MixtureError(f"{file} is not TOML: {error}") from None
-        with _refused(file, text):
-            stages = _stages(content, file, text)
+        with _naming_line(file, text):
+            stages = _read_stages(content, file, text)
             when_out = _choice("", content, "when_out", WhenOut, WhenOut.REPEAT)
             draw = _choice("", content, "draw", Draw, Draw.BINS)
             bins_per_step = _integer("", content, "bins_per_step", _MOST_BINS)
@@ -182,11 +182,11 @@ class MixtureFile:
                     "draw", 'draw = "steps" needs bins_per_step = N beside it: world_size · batch_size bins make a step'
                 )
             epoch_bins = _integer("", content, "epoch_bins", _MOST_BINS)
-            if draw is Draw.STEPS and epoch_bins and bins_per_step and (left := epoch_bins % bins_per_step):
+            if draw is Draw.STEPS and epoch_bins and bins_per_step and (rest := epoch_bins % bins_per_step):
                 raise FieldError(
                     "epoch_bins",
                     f'epoch_bins = {epoch_bins} is not a whole number of steps, which draw = "steps" needs: take a '
-                    f"multiple of bins_per_step, e.g. {epoch_bins - left + bins_per_step}",
+                    f"multiple of bins_per_step, e.g. {epoch_bins - rest + bins_per_step}",
                 )
             mixture = cls(
                 stages=stages,
@@ -197,9 +197,9 @@ class MixtureFile:
                 max_seq_len=_integer("", content, "max_seq_len", _MOST_TOKENS),
             )
         for number in range(len(stages)):
-            with _refused(file, text, array_header("stages"), number):
+            with _naming_line(file, text, array_header("stages"), number):
                 _check_end(mixture, number)
-        return replace(mixture, components=_components(content.get("components", {}), mixture, file, text))
+        return replace(mixture, components=_read_components(content.get("components", {}), mixture, file, text))
 
     @property
     def bins_per_draw(self) -> int:
@@ -232,15 +232,18 @@ def render_stage(stage: StageEntry) -> str:
 
 
 @contextmanager
-def _refused(file: str, text: str, header: str = "", number: int = 0) -> Iterator[None]:
-    """Turns a FieldError of the body into a MixtureError with the file and the line; the rest as in `line_of`."""
+def _naming_line(file: str, text: str, header: str = "", number: int = 0) -> Iterator[None]:
+    """Turns a FieldError of the body into a MixtureError with the file and the line.
+
+    The other arguments are those of `line_of`.
+    """
     try:
         yield
     except FieldError as error:
         raise MixtureError(f"{file}, line {line_of(text, error.field, header, number)}: {error}") from None
 
 
-def _stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, ...]:
+def _read_stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, ...]:
     """Reads the tables [[stages]], and refuses unknown fields at the top of the file."""
     _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "draw", "max_seq_len", "components"))
     tables = content.get("stages")
@@ -250,12 +253,12 @@ def _stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, 
         )
     stages = []
     for number, table in enumerate(tables):
-        with _refused(file, text, array_header("stages"), number):
-            stages.append(_stage(f"stages[{number}].", table))
+        with _naming_line(file, text, array_header("stages"), number):
+            stages.append(_read_stage(f"stages[{number}].", table))
     return tuple(stages)
 
 
-def _stage(prefix: str, table: dict[str, Any]) -> StageEntry:
+def _read_stage(prefix: str, table: dict[str, Any]) -> StageEntry:
     """Reads one table [[stages]]; `prefix` is the beginning of its fields' names in messages, such as "stages[0]."."""
     _check_keys(prefix, table, ("weights", "by", *(f"until_{unit}" for unit in Unit)))
     weights = table.get("weights")
@@ -305,21 +308,21 @@ def _check_end(file: MixtureFile, number: int) -> None:
         )
 
 
-def _components(tables: object, mixture: MixtureFile, file: str, text: str) -> dict[str, ComponentEntry]:
+def _read_components(tables: object, mixture: MixtureFile, file: str, text: str) -> dict[str, ComponentEntry]:
     """Reads the tables [components.NAME]."""
-    with _refused(file, text):
+    with _naming_line(file, text):
         if not isinstance(tables, dict):
             raise FieldError(
                 "components", 'components must be tables: [components.web] and below it shuffle = "windowed(64)"'
             )
     entries = {}
     for name, table in tables.items():
-        with _refused(file, text, table_header("components", name)):
-            entries[name] = _component(name, table, mixture)
+        with _naming_line(file, text, table_header("components", name)):
+            entries[name] = _read_component(name, table, mixture)
     return entries
 
 
-def _component(name: str, table: object, mixture: MixtureFile) -> ComponentEntry:
+def _read_component(name: str, table: object, mixture: MixtureFile) -> ComponentEntry:
     """Reads the table [components.NAME] of one component."""
     table_name = f"components.{name}"
     if name not in mixture.names:

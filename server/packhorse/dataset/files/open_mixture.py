@@ -74,7 +74,8 @@ class MixtureDataset:
             self.rows_per_bin: tuple[int, ...] = tuple(_rows_per_bin(file, dataset) for dataset in datasets)
             """For each component, how many of its own bins are joined into one of the mixture."""
             self.component_bins: tuple[int, ...] = tuple(
-                -(-dataset.manifest.num_bins // rows) for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
+                _quotient_up(dataset.manifest.num_bins, rows)
+                for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
             )
             """For each component, how many bins of the mixture one of its epochs makes."""
             self._stages = self._stages_with_ends()
@@ -110,7 +111,8 @@ class MixtureDataset:
     @property
     def settled_epoch(self) -> int:
         """The first epoch that is in the last stage from its beginning to its end."""
-        return -(-self.chain[-1][0] // self.num_bins)
+        last_begin, _ = self.chain[-1]
+        return _quotient_up(last_begin, self.num_bins)
 
     @property
     def max_sequences_per_bin(self) -> int:
@@ -156,18 +158,18 @@ class MixtureDataset:
 
         def total(count: Callable[[Manifest], int]) -> int:
             """Returns the sum of a count over components, each times its number of epochs in one of the mixture."""
-            return round(sum(count(each) * times for each, times in zip(manifests, num_epochs, strict=True)))
+            return round(sum(count(manifest) * times for manifest, times in zip(manifests, num_epochs, strict=True)))
 
-        total_tokens, total_capacity = total(lambda each: each.total_tokens), self.num_bins * self.max_seq_len
+        total_tokens, total_capacity = total(lambda manifest: manifest.total_tokens), self.num_bins * self.max_seq_len
         id_dtypes = {manifest.id_dtype for manifest in manifests}
         start_dtypes = {manifest.start_dtype for manifest in manifests} - {None}
         return Manifest(
             options=self._options(manifests),
             algorithm="mixture",
-            num_sequences=total(lambda each: each.num_sequences),
+            num_sequences=total(lambda manifest: manifest.num_sequences),
             num_bins=self.num_bins,
             total_tokens=total_tokens,
-            own_tokens=total(lambda each: each.own_tokens),
+            own_tokens=total(lambda manifest: manifest.own_tokens),
             total_capacity=total_capacity,
             efficiency=total_tokens / total_capacity,
             lower_bound=self.num_bins,
@@ -187,11 +189,12 @@ class MixtureDataset:
         )
 
     def _options(self, manifests: Sequence[Manifest]) -> PlanOptions:
-        """Returns the components' common options; None for the layout of bins over ranks if they differ in it."""
+        """Returns the components' common options, without a layout of bins over ranks if their layouts differ."""
         first = manifests[0].options
-        is_layout_common = {each.options.context for each in manifests} == {first.context} and {
-            each.max_seq_len for each in manifests
-        } == {self.max_seq_len}
+        is_layout_common = all(
+            manifest.options.context == first.context and manifest.max_seq_len == self.max_seq_len
+            for manifest in manifests
+        )
         return PlanOptions(
             max_seq_len=self.max_seq_len,
             algorithm="mixture",
@@ -237,8 +240,8 @@ class MixtureDataset:
     def _component_epoch(self, number: int, seed: int, epoch: int) -> Source:
         """Returns an epoch of a component, in bins of the mixture; its seed follows from the run's seed."""
         rows, own_seed = self.rows_per_bin[number], derive_key(seed, number, "component")
-        own = self.datasets[number].epoch(epoch, seed=own_seed, num_windows=self._entry(number).num_windows)
-        return own if rows == 1 else JoinedSource(own, rows)
+        own_bins = self.datasets[number].epoch(epoch, seed=own_seed, num_windows=self._entry(number).num_windows)
+        return own_bins if rows == 1 else JoinedSource(own_bins, rows)
 
     def _entry(self, number: int) -> ComponentEntry:
         """Returns a component's table in the file, or the defaults."""
@@ -256,8 +259,10 @@ class MixtureDataset:
             if entry.until is None:
                 stages.append(Stage(entry.weights, None, entry.by))
                 continue
-            mean_tokens = _mean(tokens_of_bin, bin_shares(Stage(entry.weights, None, entry.by), components, number))
-            end = self._end(entry, position, tokens, mean_tokens)
+            mean_tokens = _weighted_mean(
+                tokens_of_bin, bin_shares(Stage(entry.weights, None, entry.by), components, number)
+            )
+            end = self._end_of(entry, position, tokens, mean_tokens)
             if end <= position:
                 raise ValueError(
                     f"stages[{number}].until_{entry.until.unit} = {entry.until.count} is position {end} of the run, "
@@ -267,7 +272,7 @@ class MixtureDataset:
             position, tokens = end, tokens + (end - position) * mean_tokens
         return stages
 
-    def _end(self, entry: StageEntry, position: int, tokens: Fraction, mean_tokens: Fraction) -> int:
+    def _end_of(self, entry: StageEntry, position: int, tokens: Fraction, mean_tokens: Fraction) -> int:
         """Returns the position at which a stage ends.
 
         Args:
@@ -285,7 +290,12 @@ class MixtureDataset:
         return position + ceil((entry.until.count - tokens) / mean_tokens / per_draw) * per_draw
 
 
-def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
+def _quotient_up(number: int, divisor: int) -> int:
+    """Returns the quotient of two integers, rounded up."""
+    return -(-number // divisor)
+
+
+def _weighted_mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
     """Returns the mean of values, weighted by shares that sum to 1."""
     return sum((share * value for share, value in zip(shares, values, strict=True)), Fraction(0))
 
@@ -316,26 +326,26 @@ def _rows_per_bin(file: MixtureFile, dataset: PreparedDataset) -> int:
 
 def _resources_of(manifests: Sequence[Manifest]) -> Iterator[ResourceRecord]:
     """Yields each resource of the components once, with `total` summed and `most` taken over all components."""
-    found: dict[str, list[ResourceRecord]] = {}
+    records_of: dict[str, list[ResourceRecord]] = {}
     for manifest in manifests:
-        for each in manifest.resources:
-            found.setdefault(each.name, []).append(each)
-    for records in found.values():
-        total, most = sum(each.total for each in records), max(each.most for each in records)
+        for resource in manifest.resources:
+            records_of.setdefault(resource.name, []).append(resource)
+    for records in records_of.values():
+        total, most = sum(record.total for record in records), max(record.most for record in records)
         yield replace(records[0], total=total, most=most)
 
 
 def _check_alike(datasets: Sequence[PreparedDataset]) -> None:
     """Raises a ValueError if components cannot share a batch: they differ in caps or rooms, or share prefixes."""
     first = datasets[0]
-    caps: dict[str, tuple[str, int | None]] = {}
+    caps: dict[str, tuple[str, int | None]] = {}  # resource → the first component that has it, and its cap there
     for dataset in datasets:
-        for each in dataset.manifest.resources:
-            name, cap = caps.setdefault(each.name, (dataset.name, each.cap))
-            if cap != each.cap:
+        for resource in dataset.manifest.resources:
+            name, cap = caps.setdefault(resource.name, (dataset.name, resource.cap))
+            if cap != resource.cap:
                 raise ValueError(
-                    f"{name} was prepared with a cap of {cap} on resource {each.name!r}, and {dataset.name} with "
-                    f"{each.cap}: prepare them with the same cap"
+                    f"{name} was prepared with a cap of {cap} on resource {resource.name!r}, and {dataset.name} with "
+                    f"{resource.cap}: prepare them with the same cap"
                 )
     for dataset in datasets:
         if dataset.manifest.shares_prefixes:

@@ -176,21 +176,20 @@ class Takedown:
         found: list[Redacted] = []
         sizes = bins.sizes()
         for number, named in self._named.items():
-            entries = None
-            ids = bins.ids
-            if bins.component_ids is not None:
-                entries = np.flatnonzero(np.repeat(bins.component_ids == number, sizes))
-                ids = ids[entries]
-            hits = named.find(ids)
-            if not len(hits):
+            if bins.component_ids is None:
+                entries = named.find(bins.ids)
+            else:
+                of_component = np.flatnonzero(np.repeat(bins.component_ids == number, sizes))
+                entries = of_component[named.find(bins.ids[of_component])]
+            if not len(entries):
                 continue
-            entries = hits if entries is None else entries[hits]
-            of_bins = np.searchsorted(bins.bin_ends, entries, side="right")
-            positions = _whole_positions(bins.positions[of_bins], num_bins, skips)
-            tokens = np.full(len(hits), _UNTOUCHED)
+            bin_numbers = np.searchsorted(bins.bin_ends, entries, side="right")
+            positions = _whole_positions(bins.positions[bin_numbers], num_bins, skips)
+            ids = bins.ids[entries].astype(np.int64)
+            tokens = np.full(len(entries), _UNTOUCHED)
             for redaction in named.redactions:
-                applies = np.zeros(len(hits), dtype=np.bool_)
-                applies[_indices_in(ids[hits].astype(np.int64), redaction.ids)] = True
+                applies = np.zeros(len(entries), dtype=np.bool_)
+                applies[_indices_in(ids, redaction.ids)] = True
                 if seed is not None and redaction.seed == seed:
                     applies &= positions >= redaction.from_position - epoch * num_bins
                 tokens[applies] = MASKED if redaction.token is None else redaction.token
@@ -199,15 +198,16 @@ class Takedown:
                 found.append(Redacted(entries[touched], tokens[touched]))
         if not found:
             return None
-        entries = np.concatenate([each.entries for each in found])
+        entries = np.concatenate([redacted.entries for redacted in found])
+        tokens = np.concatenate([redacted.tokens for redacted in found])
         order = np.argsort(entries, kind="stable")
-        return Redacted(entries[order], np.concatenate([each.tokens for each in found])[order])
+        return Redacted(entries[order], tokens[order])
 
 
 def _indices_in(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the indices of the ids that are among `wanted`, which is ascending."""
+    """Returns the indices of the ids that are among `wanted`, which is ascending and not empty."""
     at = np.searchsorted(wanted, ids)
-    at[at == len(wanted)] = 0
+    at[at == len(wanted)] = 0  # larger than all wanted ones, so it differs from the first one too
     return np.flatnonzero(wanted[at] == ids)
 
 

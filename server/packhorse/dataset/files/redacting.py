@@ -6,7 +6,7 @@ Owns editing the file's text, and the order of locking, reading, checking and re
 
 import json
 from collections.abc import Callable
-from dataclasses import replace as changed
+from dataclasses import replace
 from pathlib import Path
 
 from packhorse.dataset.files.takedown_file import (
@@ -57,8 +57,8 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
 def _with_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadIds | None) -> str:
     """Returns a file's text with one more redaction at its end; the rest of the text stays as it is."""
     before = TakedownFile.parse(text, file, read_ids)
-    edited = f"{text.rstrip()}\n\n{_render(redaction)}".lstrip()
-    wanted = changed(before, redactions=(*before.redactions, redaction))
+    edited = f"{text.rstrip()}\n\n{_redaction_toml(redaction)}".lstrip()
+    wanted = replace(before, redactions=(*before.redactions, redaction))
     try:
         is_right = TakedownFile.parse(edited, file, read_ids).is_same(wanted)
     except TakedownError:
@@ -68,21 +68,21 @@ def _with_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadId
     return edited
 
 
-def _render(redaction: Redaction) -> str:
+def _redaction_toml(redaction: Redaction) -> str:
     """Returns the TOML of a redaction."""
     lines = ["[[redact]]"]
     if redaction.component:
-        lines.append(f"component = {_quoted(redaction.component)}")
-    lines.append(f"ids = [{', '.join([*map(str, redaction.ids.tolist()), *map(_quoted, redaction.keys)])}]")
+        lines.append(f"component = {_toml_string(redaction.component)}")
+    lines.append(f"ids = [{', '.join([*map(str, redaction.ids.tolist()), *map(_toml_string, redaction.keys)])}]")
     if redaction.token is not None:
         lines += ['action = "replace"', f"token = {redaction.token}"]
     if redaction.seed is not None:
         lines += [f"seed = {redaction.seed}", f"from_position = {redaction.from_position}"]
     if redaction.reason:
-        lines.append(f"reason = {_quoted(redaction.reason)}")
+        lines.append(f"reason = {_toml_string(redaction.reason)}")
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _toml_string(text: str) -> str:
     """Returns text as a TOML string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

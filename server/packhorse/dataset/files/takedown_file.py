@@ -209,15 +209,15 @@ class TakedownFile:
                     'ids = [17, 4711], and [[skip]], with positions = "1200:1300"'
                 )
         redactions, ids_files = [], []
-        for number, table in _tables(content, "redact", text, file):
-            with _refused(file, text, "redact", number):
-                redactions.append(_redaction(table, read_ids))
+        for number, table in _tables_of(content, "redact", text, file):
+            with _naming_line(file, text, "redact", number):
+                redactions.append(_read_redaction(table, read_ids))
                 if "ids_file" in table:
                     ids_files.append(table["ids_file"])
         skips = []
-        for number, table in _tables(content, "skip", text, file):
-            with _refused(file, text, "skip", number):
-                skips.append(_skip(table))
+        for number, table in _tables_of(content, "skip", text, file):
+            with _naming_line(file, text, "skip", number):
+                skips.append(_read_skip(table))
         return cls(tuple(redactions), tuple(skips), tuple(ids_files))
 
 
@@ -261,7 +261,7 @@ def takedown_text(path: Path) -> str:
     return text_of(path, MOST_TAKEDOWN_BYTES, TakedownError)
 
 
-def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
+def _read_redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
     """Reads one table [[redact]]; raises a FieldError."""
     _check_keys(table, _REDACT_KEYS)
     if ("ids" in table) == ("ids_file" in table):
@@ -296,7 +296,7 @@ def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
     )
 
 
-def _skip(table: dict[str, Any]) -> SkipEntry:
+def _read_skip(table: dict[str, Any]) -> SkipEntry:
     """Reads one table [[skip]]; raises a FieldError."""
     _check_keys(table, _SKIP_KEYS)
     positions = table.get("positions")
@@ -314,7 +314,7 @@ def _skip(table: dict[str, Any]) -> SkipEntry:
 
 
 @contextmanager
-def _refused(file: str, text: str, kind: str, number: int) -> Iterator[None]:
+def _naming_line(file: str, text: str, kind: str, number: int) -> Iterator[None]:
     """Turns a FieldError of the body into a TakedownError with the file, the line and the table."""
     try:
         yield
@@ -323,7 +323,7 @@ def _refused(file: str, text: str, kind: str, number: int) -> Iterator[None]:
         raise TakedownError(f"{file}, line {line}: {kind}[{number}].{error.field}: {error}") from None
 
 
-def _tables(content: dict[str, Any], kind: str, text: str, file: str) -> Iterable[tuple[int, dict[str, Any]]]:
+def _tables_of(content: dict[str, Any], kind: str, text: str, file: str) -> Iterable[tuple[int, dict[str, Any]]]:
     """Returns the tables [[kind]] of a file with their numbers; refuses anything that is not a list of tables."""
     tables = content.get(kind, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):

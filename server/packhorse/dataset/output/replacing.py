@@ -69,7 +69,7 @@ def written_whole(
         OSError: the disk is full; the message names the folder, the bytes that are needed and the bytes that are free.
     """
     output = output.resolve()
-    _mend(output)
+    _repair(output)
     refuse_output(output, overwrite=overwrite, keeps_versions=keeps_versions)
     output.parent.mkdir(parents=True, exist_ok=True)
     if partial is None:
@@ -96,7 +96,7 @@ def written_whole(
         raise
 
 
-def _mend(output: Path) -> None:
+def _repair(output: Path) -> None:
     """Repairs a crash between two renames: gives the old folder its name back, or removes it if a new one has it."""
     aside = aside_of(output)
     if not (aside / MANIFEST).is_file():

@@ -42,15 +42,15 @@ def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
     num_bytes = sum(path.stat().st_size for path in paths)
     with progress.task("comparing files", num_bytes, "bytes") as advance, ThreadPoolExecutor(len(paths)) as threads:
         path_of = {threads.submit(sha256_of, path): path for path in paths}
-        wrong = []
+        lines = []
         for future in as_completed(path_of):
             path = path_of[future]
             advance(path.stat().st_size)
             if future.result() != checksums[path.name]:
-                wrong.append(
+                lines.append(
                     f"{short_path(path)} does not match its checksum in {MANIFEST}: it was truncated or altered"
                 )
-    return sorted(wrong) or _over_class(dataset)
+    return sorted(lines) or _over_class(dataset)
 
 
 def _over_class(dataset: PreparedDataset) -> list[str]:
@@ -63,7 +63,7 @@ def _over_class(dataset: PreparedDataset) -> list[str]:
     if groups is None or groups.resources is None:
         return []
     classes = map_array(dataset.path / CLASSES, "int64", (manifest.num_rooms, len(manifest.capacities)))
-    is_capped = np.array([each.cap is not None for each in manifest.resources])
+    is_capped = np.array([resource.cap is not None for resource in manifest.resources])
     class_ends = np.cumsum(plan.counts)
     for first in range(0, len(dataset.pool), _GROUPS_AT_ONCE):
         numbers = dataset.pool[first : first + _GROUPS_AT_ONCE].astype(np.int64)
@@ -73,9 +73,9 @@ def _over_class(dataset: PreparedDataset) -> list[str]:
         amounts = np.add.reduceat(groups.resources[members].astype(np.int64), starts)[:, is_capped]
         takes = np.concatenate((rooms[:, None], amounts), axis=1)
         planned = classes[np.searchsorted(class_ends, np.arange(first, first + len(numbers)), side="right")]
-        wrong = np.flatnonzero((takes > planned).any(axis=1))
-        if len(wrong):
-            group = wrong[0]
+        too_large = np.flatnonzero((takes > planned).any(axis=1))
+        if len(too_large):
+            group = too_large[0]
             return [
                 f"sequence {groups.members[members[starts[group]], 0]} takes {takes[group].tolist()} of a bin, and is "
                 f"planned as {planned[group].tolist()}: its bin may be over a cap; prepare the dataset again"

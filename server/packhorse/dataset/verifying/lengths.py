@@ -151,8 +151,8 @@ def _parts(dataset: PreparedDataset, order: Order, sample: int | None, workers: 
     if sample is not None and sample < num_entries:
         chosen = np.random.default_rng(0).choice(num_entries, sample, replace=False)
         chosen = chosen[np.argsort(ids[chosen], kind="stable")]
-        for some in np.array_split(chosen, min(max(workers, 1) * _TASKS_OF_A_WORKER, sample)):
-            yield _Part("chosen", chosen=some)
+        for chosen_of_part in np.array_split(chosen, min(max(workers, 1) * _TASKS_OF_A_WORKER, sample)):
+            yield _Part("chosen", chosen=chosen_of_part)
         return
     if order == "pool":
         for first in range(0, num_entries, _ENTRIES_IN_A_TASK):
@@ -184,11 +184,13 @@ def _compare(task: _Task) -> LengthReport:
     return report
 
 
-class _Found(NamedTuple):
+class _LookedUp(NamedTuple):
     """Consecutive sequences whose lengths were looked up together, or one that is missing."""
 
-    some: slice
-    """Their range among the ids to look up."""
+    first: int
+    """Index of the first of them among the ids to look up."""
+    end: int
+    """Index after the last of them."""
     lengths: NDArray[np.int64] | None
     """Their lengths in tokens: int64 [S]; None if the sequence is missing."""
 
@@ -213,19 +215,20 @@ class _Comparison:
             ids: ids of the sequences: int64 [S].
             entries: their indices among the dataset's ids: int64 [S]; None if they are all the dropped ones.
         """
-        for some, lengths in self._look_up(ids, 0, len(ids)):
-            self._report.compared += some.stop - some.start
+        for first, end, lengths in self._look_up(ids, 0, len(ids)):
+            self._report.compared += end - first
             if lengths is None:
-                self._differ(int(ids[some.start]), self._planned(entries, some.start), None, "it is missing")
+                self._add_difference(int(ids[first]), self._planned(entries, first), None, "it is missing")
             else:
-                self._check(ids[some], lengths, None if entries is None else entries[some])
+                self._check(ids[first:end], lengths, None if entries is None else entries[first:end])
 
     def _check(self, ids: NDArray[np.int64], found: NDArray[np.int64], entries: NDArray[np.int64] | None) -> None:
         """Compares the lengths `found` with over_length.npy, then the rooms that follow from them with the plan.
 
         All arrays are int64 [S]; `entries` is None for dropped sequences, which have no room in the plan.
         """
-        is_over, has_changed = np.zeros((2, len(ids)), dtype=np.bool_)
+        is_over = np.zeros(len(ids), dtype=np.bool_)  # whether it is in over_length.npy
+        has_changed = np.zeros(len(ids), dtype=np.bool_)  # whether it has another length than there
         if len(self._over_length):
             over_ids, over_lengths = self._over_length[:, 0], self._over_length[:, 1]
             rows = np.minimum(np.searchsorted(over_ids, ids), len(over_ids) - 1)
@@ -233,7 +236,7 @@ class _Comparison:
             has_changed = is_over & (found != over_lengths[rows])
             for i in np.flatnonzero(has_changed).tolist():
                 was = int(over_lengths[rows[i]])
-                self._differ(
+                self._add_difference(
                     int(ids[i]), was, int(found[i]), f"it had {was} tokens when it was planned, now {found[i]}"
                 )
         if entries is None:
@@ -250,27 +253,26 @@ class _Comparison:
         is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)
         for i in np.flatnonzero(is_wrong & ~has_changed).tolist():  # the changed ones were reported above
             planned = f"{rooms[i]} tokens" if rule.is_plain else f"a room of {rooms[i]} tokens"
-            self._differ(
+            self._add_difference(
                 int(ids[i]), int(rooms[i]), int(found[i]), f"the plan says {planned}, and {found[i]} are there"
             )
 
-    def _look_up(self, ids: NDArray[np.int64], first: int, end: int) -> Iterator[_Found]:
+    def _look_up(self, ids: NDArray[np.int64], first: int, end: int) -> Iterator[_LookedUp]:
         """Looks up the lengths of `ids[first:end]`; a range that holds a missing id fails, and is halved."""
         if first == end:
             return
-        some = slice(first, end)
         try:
-            lengths = self._lengths_of(ids[some])
+            lengths = self._lengths_of(ids[first:end])
         except ValueError:
             if end - first == 1:
-                yield _Found(some, None)
+                yield _LookedUp(first, end, None)
                 return
             middle = (first + end) // 2
             yield from self._look_up(ids, first, middle)
             if len(self._report.first) < _MOST_NAMED:  # else the report names enough, and searching on is slow
                 yield from self._look_up(ids, middle, end)
             return
-        yield _Found(some, lengths)
+        yield _LookedUp(first, end, lengths)
 
     def _planned(self, entries: NDArray[np.int64] | None, index: int) -> int:
         """Returns the planned room of one sequence, or the length that it had if it was dropped."""
@@ -285,11 +287,11 @@ class _Comparison:
             return rooms
         return self._rooms[np.searchsorted(self._room_ends, entries, side="right")]
 
-    def _differ(self, sequence_id: int, planned: int, found: int | None, why: str) -> None:
+    def _add_difference(self, sequence_id: int, planned: int, found: int | None, why: str) -> None:
         """Counts a difference, and lists it if the list has space and does not have the sequence yet."""
         self._report.differing += 1
-        named_before = {difference.id for difference in self._report.first}
-        if len(named_before) < _MOST_NAMED and sequence_id not in named_before:
+        listed_ids = {difference.id for difference in self._report.first}
+        if len(listed_ids) < _MOST_NAMED and sequence_id not in listed_ids:
             self._report.first.append(Difference(sequence_id, planned, found, f"sequence {sequence_id}: {why}"))
 
 
@@ -305,8 +307,8 @@ def _entries(dataset: PreparedDataset, part: _Part) -> Iterator[NDArray[np.int64
         ids = dataset.ids
         found = []
         for first in range(0, len(ids), _ENTRIES_AT_ONCE):
-            some = ids[first : first + _ENTRIES_AT_ONCE]
-            found.append(first + np.flatnonzero((some >= part.first) & (some < part.end)))
+            scanned = ids[first : first + _ENTRIES_AT_ONCE]
+            found.append(first + np.flatnonzero((scanned >= part.first) & (scanned < part.end)))
         entries = np.concatenate(found)
         entries = entries[np.argsort(ids[entries], kind="stable")]
         for first in range(0, len(entries), _ENTRIES_AT_ONCE):
