@@ -144,7 +144,7 @@ class Keys:
         return np.array_equal(self.data[:num_bytes], before.data)
 
     def _rows_between(self, first: int, end: int) -> KeyRows:
-        """Returns the keys of the entries [first, end), or up to the table's end."""
+        """Returns the keys of the entries [first, end), or fewer at the table's end."""
         ends = np.array(self.ends[first:end])
         begin = int(self.ends[first - 1]) if first else 0
         ids = None if self.ids is None else np.array(self.ids[first:end])

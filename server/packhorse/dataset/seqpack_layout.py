@@ -117,10 +117,10 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
         np.load(path, mmap_mode="r+", allow_pickle=False)[:] = ids
     (folder / COUNTS).write_text(json.dumps({str(length): count for length, count in dataset.counts.items()}))
     (folder / TEMPLATES).write_text(json.dumps([[list(template), num] for template, num in dataset.templates.items()]))
-    (folder / MANIFEST).write_text(json.dumps(_facts(dataset.manifest), indent=2))
+    (folder / MANIFEST).write_text(json.dumps(_seqpack_facts(dataset.manifest), indent=2))
 
 
-def _facts(manifest: Manifest) -> dict[str, Any]:
+def _seqpack_facts(manifest: Manifest) -> dict[str, Any]:
     """Returns the facts of seqpack's manifest, under seqpack's names."""
     return {
         "max_seq_len": manifest.max_seq_len,
@@ -173,5 +173,5 @@ def load_prepared(path: str | os.PathLike[str]) -> Loaded:
     if is_seqpack_layout(folder):
         return load_seqpack_layout(folder)
     dataset = open_prepared(folder)
-    content = {**asdict(dataset.manifest), **_facts(dataset.manifest)}
+    content = {**asdict(dataset.manifest), **_seqpack_facts(dataset.manifest)}
     return content, dataset.counts, dataset.templates, pools_by_length(dataset)

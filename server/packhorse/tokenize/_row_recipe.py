@@ -112,15 +112,16 @@ class RowRecipe:
     def _is_left_out(
         self, origin: object, sequences: Sequence[EncodedSequence], skipped: Skipped, tally: Tally
     ) -> bool:
-        """Returns whether a row is left out, as too long or without targets; then it is also counted and named."""
+        """Returns whether a row is left out, as too long or without targets; counts and names it if it is."""
         drops_long = self.columns.cutoff == "drop" or self.no_targets == "drop"
         if drops_long and any(encoded.is_too_long for encoded in sequences):
             tally.too_long += len(sequences)
             skipped.leave_out("too_long", origin)
             tally.too_long_named = [*tally.too_long_named, str(origin)][:MOST_NAMED]
             return True
-        if self.no_targets == "drop" and not (sequences and all(encoded.num_trained_tokens for encoded in sequences)):
-            # Only a preference can have no sequences: if its two answers are the same, it is not encoded.
+        # Only a preference can have no sequences: if its two answers are the same, it is not encoded.
+        has_targets = bool(sequences) and all(encoded.num_trained_tokens for encoded in sequences)
+        if self.no_targets == "drop" and not has_targets:
             tally.drop(origin, len(sequences) or _SEQUENCES_OF_PREFERENCE)
             skipped.leave_out("no_targets", origin)
             return True
@@ -129,7 +130,7 @@ class RowRecipe:
     def _read(self, encoder: RowEncoder, row: Row) -> list[Item]:
         """Returns a row's items; none if it has nothing to train on and such rows are dropped."""
         try:
-            return _naming(row.origin, encoder.read, *row.values)
+            return _call_naming_row(row.origin, encoder.read, *row.values)
         except NoTargetsError:
             if self.no_targets == "error":
                 raise
@@ -146,9 +147,9 @@ class RowRecipe:
                 continue
             try:
                 items = self._read(encoder, row)
-                unused = _naming(row.origin, encoder.unused, items, row.others)
-                special_texts = _naming(row.origin, encoder.special_texts, items)
-            except NoTargetsError:
+                unused = _call_naming_row(row.origin, encoder.unused, items, row.others)
+                special_texts = _call_naming_row(row.origin, encoder.special_texts, items)
+            except NoTargetsError:  # a ValueError too, but not a bad row
                 raise
             except ValueError as error:
                 check.bad(row.origin, message_of(error))
@@ -168,7 +169,7 @@ class RowRecipe:
 
 def _write_sequence(origin: object, encoded: EncodedSequence, writer: MaskedTokenWriter, tally: Tally) -> None:
     """Writes and counts a sequence of a row; refuses one without a token to train on."""
-    _naming(origin, encoded.check_targets)
+    _call_naming_row(origin, encoded.check_targets)
     if encoded.num_open_turns:
         tally.open_turns += encoded.num_open_turns
         ending = f" ({encoded.open_turn!r})" if encoded.open_turn else ""
@@ -196,7 +197,7 @@ def _encoded_batch(encoder: RowEncoder, batch: Sequence[_RowItems], tally: Tally
     return (_RowSequences(row.origin, list(islice(remaining, len(row.items)))) for row in batch)
 
 
-def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:
+def _call_naming_row(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:
     """Calls a function; its errors name the row, by its origin."""
     try:
         return function(*args)

@@ -27,6 +27,7 @@ from packhorse.tokenize.input.ranges import FileRange
 from packhorse.tokenize.tally import Tally
 
 _JOB, _PARTS, _LOCK = "job", "parts", "lock"
+"""Files of the work folder: the job's record, the counts of finished parts, and the lock."""
 _START_OVER = "start over with " + parameter("overwrite", True) + " and without " + parameter("resume", True)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk without space, and of a used-up quota."""
@@ -116,16 +117,16 @@ class Work:
         """
         finished = _finished_parts(self._folder)
         tallies = [finished.of(number) for number in range(len(parts))]
-        todo = [number for number, tally in enumerate(tallies) if tally is None]
-        size_bytes = sum(parts[number].size_bytes for number in todo)
-        workers, threads = _Processes.of(execution, size_bytes, len(todo))
-        tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), threads) for number in todo]
+        unfinished = [number for number, tally in enumerate(tallies) if tally is None]
+        size_bytes = sum(parts[number].size_bytes for number in unfinished)
+        workers, threads = _Processes.of(execution, size_bytes, len(unfinished))
+        tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), threads) for number in unfinished]
         read_bytes = tokens = 0
         with (
             open_engine(workers, execution.engine or "processes", ray_address=execution.ray_address) as engine,
             progress.task("tokenizing", lambda: tokens * size_bytes // max(read_bytes, 1), "tokens") as advance,
         ):
-            for number, tally in zip(todo, engine.map(_run, tasks), strict=True):
+            for number, tally in zip(unfinished, engine.map(_run, tasks), strict=True):
                 tallies[number] = tally
                 read_bytes += parts[number].size_bytes
                 tokens += tally.tokens
@@ -169,7 +170,8 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
     record = job.record()
     with _locked(folder):
         names = [entry.name for entry in folder.iterdir()]
-        if _JOB not in names and any(not name.startswith((_LOCK, f"{_JOB}.")) for name in names):
+        # A call that was killed before it had written its record left the lock, and maybe "job.partial".
+        if _JOB not in names and not all(name.startswith((_LOCK, f"{_JOB}.")) for name in names):
             raise FileExistsError(f"{folder} holds files that tokenizing did not write; choose another output")
         if not (resume and record.is_begun(folder / _JOB, _START_OVER)):
             if _JOB in names and not (overwrite or resume):

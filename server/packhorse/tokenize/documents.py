@@ -55,16 +55,15 @@ class DocumentOptions:
 
     def __post_init__(self) -> None:
         """Refuses values that are no choice of their option."""
-        if self.split is not None and self.split not in get_args(Split):
-            raise ValueError(parameter("documents") + f" is {self.split!r}; choose one of {', '.join(get_args(Split))}")
-        if self.undecodable not in get_args(Undecodable):
-            raise ValueError(
-                parameter("undecodable") + f" is {self.undecodable!r}; choose one of {', '.join(get_args(Undecodable))}"
-            )
-        if self.on_bad_row not in get_args(OnBadRow):
-            raise ValueError(
-                parameter("on_bad_row") + f" is {self.on_bad_row!r}; choose one of {', '.join(get_args(OnBadRow))}"
-            )
+        if self.split is not None:
+            _check_choice("documents", self.split, get_args(Split))
+        _check_choice("undecodable", self.undecodable, get_args(Undecodable))
+        _check_choice("on_bad_row", self.on_bad_row, get_args(OnBadRow))
+
+
+def _check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(parameter(option) + f" is {value!r}; choose one of {', '.join(choices)}")
 
 
 def iterate_documents(
@@ -179,7 +178,8 @@ def _text_documents(source: FileRange, split: Split, check: TextCheck) -> Iterat
         if whole is not None:
             yield whole
         return
-    for number, (origin, data) in enumerate(lines_of(source) if split == "line" else _paragraphs(source)):
+    lines = lines_of(source) if split == "line" else _paragraphs(source)
+    for number, (origin, data) in enumerate(lines):
         if number == 0 and source.begin == 0 and (encoding := foreign_encoding(data)):
             check.refuse(source.where, f"is {encoding}, not UTF-8", encoding)
             return

@@ -203,7 +203,7 @@ def _masks_of(opened: Sequence[MappedTokens]) -> list[MegatronTokens]:
     """Returns the loss masks beside token files; none if they have none."""
     masks = [_mask_beside(tokens) for tokens in opened]
     found = [mask for mask in masks if mask is not None]
-    if found and len(found) < len(masks):
+    if found and len(found) < len(opened):
         without = opened[masks.index(None)]
         raise ValueError(
             f"{found[0].path} is a loss mask, and {without.path} has none beside it; join files of one kind"

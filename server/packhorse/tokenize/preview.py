@@ -118,7 +118,7 @@ def preview_text(
     )
     skipped = Skipped()
     files = whole_files(find_documents(listed(inputs), options).files)
-    texts = chain.from_iterable(documents_in(file.range, options, skipped, encoder.refused) for file in files)
+    texts = chain.from_iterable(documents_in(file.range, options, skipped, encoder.special_to_refuse) for file in files)
     found: list[tuple[str, ExplainedSequence | str]] = []
     try:
         for text in islice(texts, num_rows):
@@ -133,7 +133,12 @@ def preview_text(
 def _explained(encoder: Encoder, text: str, column: str) -> ExplainedSequence:
     """Encodes a document; returns its tokens with their origins: tokenizer, the text's column, tokenizer."""
     ids = encoder.sequence(text)
-    ids_around = {encoder.begin_id_to_add, encoder.end_id_to_add, encoder.special.begin_id, encoder.special.end_id}
+    ids_around = {
+        encoder.begin_id_to_add,
+        encoder.end_id_to_add,
+        encoder.special_texts.begin_id,
+        encoder.special_texts.end_id,
+    }
     begin = 1 if ids and ids[0] in ids_around else 0
     end = len(ids) - 1 if len(ids) > 1 and ids[-1] in ids_around else len(ids)
     ends = ((begin, FROM_TOKENIZER), (end, column), (len(ids), FROM_TOKENIZER))

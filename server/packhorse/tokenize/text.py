@@ -371,7 +371,7 @@ class _Recipe:
         ):
             skipped = Skipped(ledger=ledger)
             documents = chain.from_iterable(
-                documents_in(source, self.options, skipped, self.encoder.refused) for source in ranges
+                documents_in(source, self.options, skipped, self.encoder.special_to_refuse) for source in ranges
             )
             self.encoder.write(documents, writer, tally, keys)
             if self.options.on_bad_row == "error":

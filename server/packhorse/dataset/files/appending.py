@@ -17,12 +17,12 @@ from packhorse.dataset.files.mixture_file import (
     render_stage,
 )
 from packhorse.dataset.files.open_mixture import MixtureDataset
-from packhorse.dataset.files.toml_files import text_of
+from packhorse.dataset.files.toml_files import array_header, text_of
 from packhorse.dataset.load import PreparedDataset
 from packhorse.parameters import message_of
 from packhorse.storage import hold_lock, replace_bytes
 
-_STAGE_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
+_STAGE_HEADER = re.compile(array_header("stages") + r"[^\n]*$", re.MULTILINE)
 _ANY_HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _UNTIL_LINE = re.compile(r"^[ \t]*until_\w+[ \t]*=[^\n]*\n?", re.MULTILINE)
 
@@ -114,7 +114,7 @@ def _with_stage(text: str, file: str, stage: StageEntry, from_position: int) -> 
 def _without_later_stages(text: str, file: str, num_stages: int) -> str:
     """Returns a file's text with only its first stages, at least one; the last of them no longer ends."""
     wanted = MixtureFile.parse(text, file).cut(num_stages)
-    starts = [header.start() for header in _STAGE_HEADER.finditer(text)]  # characters before each stage
+    starts = [header.start() for header in _STAGE_HEADER.finditer(text)]
     edited = text
     for start in reversed(starts[num_stages:]):
         _, _, below = edited[start:].partition("\n")

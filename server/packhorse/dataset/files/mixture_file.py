@@ -34,15 +34,18 @@ MOST_MIXTURE_BYTES = 4 << 20
 """The most bytes of a mixture's file; a larger file is refused."""
 
 _MOST_BINS = 2**62
+"""The most bins of an epoch or a step, and the largest count at which a stage ends."""
 _MOST_TOKENS = 2**31 - 1
+"""The largest max_seq_len."""
+_MOST_EPOCHS = 10**6
+"""The most epochs of a component in one epoch of the mixture."""
 _MOST_WEIGHT = Decimal(10) ** 12
 _MOST_DECIMALS = 15
 """The most decimal places of a weight."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WINDOWED = re.compile(r"windowed\((\d+)\)")
 _GLOBAL = "global"
-_MOST_EPOCHS = 10**6
-_UNTILS = "until_bins, until_tokens or until_steps"
+_UNTIL_FIELDS = "until_bins, until_tokens or until_steps"
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -282,25 +285,25 @@ def _read_stage(prefix: str, table: dict[str, Any]) -> StageEntry:
         raise FieldError("weights", f"{prefix}{error}") from None
 
 
-def _check_end(file: MixtureFile, number: int) -> None:
+def _check_end(mixture: MixtureFile, number: int) -> None:
     """Refuses a stage whose end is missing, or is counted in a unit that the file cannot have."""
-    until, prefix = file.stages[number].until, f"stages[{number}]."
-    is_last = number == len(file.stages) - 1
+    until, prefix = mixture.stages[number].until, f"stages[{number}]."
+    is_last = number == len(mixture.stages) - 1
     if until is None:
         if not is_last:
-            raise FieldError("", f"{prefix}until_bins is missing, and another stage follows: end it by {_UNTILS}")
+            raise FieldError("", f"{prefix}until_bins is missing, and another stage follows: end it by {_UNTIL_FIELDS}")
         return
     key = f"until_{until.unit}"
     if is_last:
         raise FieldError(
             key, f"{prefix}{key}: the last stage has no end; leave it out, or add another [[stages]] after it"
         )
-    if until.unit is Unit.STEPS and file.bins_per_step is None:
+    if until.unit is Unit.STEPS and mixture.bins_per_step is None:
         raise FieldError(
             key,
             f"{prefix}{key} needs bins_per_step = N at the top of the file: world_size · batch_size bins make a step",
         )
-    if until.unit is Unit.TOKENS and file.when_out is WhenOut.REWEIGH:
+    if until.unit is Unit.TOKENS and mixture.when_out is WhenOut.REWEIGH:
         raise FieldError(
             key,
             f'{prefix}{key} does not go with when_out = "reweigh", under which the tokens of a bin change as '

@@ -24,7 +24,8 @@ _UNTOUCHED = -2
 _NO_SKIPS = Skips()
 
 _ENTRIES_PER_ID, _LEAST_BITS, _MOST_BITS = 16, 12, 24
-"""Size of the table `_NamedIds.may_be_named`: entries for each named id, and bounds of the size as powers of 2."""
+"""Size of the table `_IndexedRedactions.may_be_named`: entries for each named id, and bounds of
+the size as powers of 2."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +39,7 @@ class Redacted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _NamedIds:
+class _IndexedRedactions:
     """Redactions of one dataset, and all ids that they name."""
 
     redactions: tuple[Redaction, ...]
@@ -49,7 +50,7 @@ class _NamedIds:
     sequences, which are not redacted, without a search in `ids`."""
 
     @classmethod
-    def of(cls, redactions: tuple[Redaction, ...]) -> "_NamedIds":
+    def of(cls, redactions: tuple[Redaction, ...]) -> "_IndexedRedactions":
         """Collects the ids of redactions of one dataset."""
         ids = np.unique(np.concatenate([redaction.ids for redaction in redactions]))
         num_bits = min(max((_ENTRIES_PER_ID * len(ids)).bit_length(), _LEAST_BITS), _MOST_BITS)
@@ -83,7 +84,7 @@ class Takedown:
     """Redactions that apply: a mixture's components' first, then its own, each with its component."""
     digests: tuple[str, ...] = ()
     """A digest for each redaction, which covers the redactions before it in its file too."""
-    _named: Mapping[int, _NamedIds] = field(default_factory=dict)
+    _indexed: Mapping[int, _IndexedRedactions] = field(default_factory=dict)
     """Number of a component (0 for a dataset) → its redactions; without components that have no redaction."""
 
     @classmethod
@@ -134,12 +135,12 @@ class Takedown:
         cls, file: TakedownFile, redactions: Sequence[Redaction], chain: Sequence[str], names: Sequence[str]
     ) -> "Takedown":
         """Returns a takedown with its redactions sorted by component; `names` are the components, or [""]."""
-        named = {}
+        indexed = {}
         for number, name in enumerate(names):
             own = tuple(each for each in redactions if each.component == name and len(each.ids))
             if own:
-                named[number] = _NamedIds.of(own)
-        return cls(file, tuple(redactions), tuple(chain), named)
+                indexed[number] = _IndexedRedactions.of(own)
+        return cls(file, tuple(redactions), tuple(chain), indexed)
 
     @property
     def digest(self) -> str:
@@ -171,23 +172,23 @@ class Takedown:
             num_bins: bins in the whole epoch.
             skips: positions that the epoch leaves out; the bins' positions are numbered without them.
         """
-        if not self._named:
+        if not self._indexed:
             return None
         found: list[Redacted] = []
         sizes = bins.sizes()
-        for number, named in self._named.items():
+        for number, indexed in self._indexed.items():
             if bins.component_ids is None:
-                entries = named.find(bins.ids)
+                entries = indexed.find(bins.ids)
             else:
                 of_component = np.flatnonzero(np.repeat(bins.component_ids == number, sizes))
-                entries = of_component[named.find(bins.ids[of_component])]
+                entries = of_component[indexed.find(bins.ids[of_component])]
             if not len(entries):
                 continue
             bin_numbers = np.searchsorted(bins.bin_ends, entries, side="right")
             positions = _whole_positions(bins.positions[bin_numbers], num_bins, skips)
             ids = bins.ids[entries].astype(np.int64)
             tokens = np.full(len(entries), _UNTOUCHED)
-            for redaction in named.redactions:
+            for redaction in indexed.redactions:
                 applies = np.zeros(len(entries), dtype=np.bool_)
                 applies[_indices_in(ids, redaction.ids)] = True
                 if seed is not None and redaction.seed == seed:

@@ -44,7 +44,7 @@ def checked_names(given: Sequence[Any], name: str) -> SequenceNames:
     """Sorts ids (integers) and keys (strings), and refuses anything else; `name` is for messages."""
     if not given:
         raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
-    types = set(map(type, given))
+    types = set(map(type, given))  # one pass without a loop, because a list may have a million ids
     keys = {each for each in given if isinstance(each, str)} if str in types else set()
     for key in keys:
         check_key(key)

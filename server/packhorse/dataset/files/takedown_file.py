@@ -35,6 +35,7 @@ MOST_TAKEDOWN_BYTES = 32 << 20
 _MOST_TOKEN = 2**31 - 1
 _MOST_SEED = _MOST_EPOCH = 2**64 - 1
 _MOST_POSITION = 2**62
+"""The largest values of fields with integers."""
 _REDACT_KEYS = ("ids", "ids_file", "action", "token", "component", "seed", "from_position", "reason")
 _SKIP_KEYS = ("positions", "epoch", "seed", "reason")
 

@@ -111,7 +111,7 @@ def _repair(output: Path) -> None:
 def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSError:
     """Returns an error that says how many bytes the output needs at least, and how many are free."""
     free_bytes = shutil.disk_usage(output.parent).free
-    if meanwhile is not None:
+    if meanwhile is not None:  # its bytes are needed too, so they count as free
         free_bytes += sum(_BLOCK_BYTES * path.lstat().st_blocks for path in meanwhile.rglob("*"))
     if needed_bytes > free_bytes:
         free = f" and {free_bytes:,} are free"

@@ -228,7 +228,7 @@ class _Comparison:
         All arrays are int64 [S]; `entries` is None for dropped sequences, which have no room in the plan.
         """
         is_over = np.zeros(len(ids), dtype=np.bool_)  # whether it is in over_length.npy
-        has_changed = np.zeros(len(ids), dtype=np.bool_)  # whether it has another length than there
+        has_changed = np.zeros(len(ids), dtype=np.bool_)  # whether its length was another one there
         if len(self._over_length):
             over_ids, over_lengths = self._over_length[:, 0], self._over_length[:, 1]
             rows = np.minimum(np.searchsorted(over_ids, ids), len(over_ids) - 1)
@@ -245,10 +245,10 @@ class _Comparison:
         rooms = self._rooms_of(entries)
         groups = self._dataset.groups
         first_tokens = self._dataset.first_tokens if groups is None else groups.first_tokens
-        rest = found.astype(np.int64)
+        rest = found.astype(np.int64)  # tokens from the entry's first one to the sequence's end
         if first_tokens is not None:
             rest -= first_tokens[entries]
-        own = np.where(is_over, np.minimum(rest, rule.longest), rest)
+        own = np.where(is_over, np.minimum(rest, rule.longest), rest)  # the entry's own tokens in its bin
         self._report.tokens += int(own.sum())
         is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)
         for i in np.flatnonzero(is_wrong & ~has_changed).tolist():  # the changed ones were reported above
@@ -297,22 +297,23 @@ class _Comparison:
 
 def _entries(dataset: PreparedDataset, part: _Part) -> Iterator[NDArray[np.int64]]:
     """Yields the indices of a part's entries among the dataset's ids, at most `_ENTRIES_AT_ONCE` at a time."""
-    if part.chosen is not None:
-        for first in range(0, len(part.chosen), _ENTRIES_AT_ONCE):
-            yield part.chosen[first : first + _ENTRIES_AT_ONCE]
-    elif part.kind == "entries":
+    if part.kind == "entries":
         for first in range(part.first, part.end, _ENTRIES_AT_ONCE):
             yield np.arange(first, min(first + _ENTRIES_AT_ONCE, part.end))
-    else:
-        ids = dataset.ids
-        found = []
-        for first in range(0, len(ids), _ENTRIES_AT_ONCE):
-            scanned = ids[first : first + _ENTRIES_AT_ONCE]
-            found.append(first + np.flatnonzero((scanned >= part.first) & (scanned < part.end)))
-        entries = np.concatenate(found)
-        entries = entries[np.argsort(ids[entries], kind="stable")]
-        for first in range(0, len(entries), _ENTRIES_AT_ONCE):
-            yield entries[first : first + _ENTRIES_AT_ONCE]
+        return
+    entries = _entries_with_ids(dataset.ids, part.first, part.end) if part.chosen is None else part.chosen
+    for first in range(0, len(entries), _ENTRIES_AT_ONCE):
+        yield entries[first : first + _ENTRIES_AT_ONCE]
+
+
+def _entries_with_ids(ids: NDArray[np.integer], first_id: int, end_id: int) -> NDArray[np.int64]:
+    """Returns the indices of all ids in [first_id, end_id), ascending by id: int64 [n]."""
+    found = []
+    for first in range(0, len(ids), _ENTRIES_AT_ONCE):
+        scanned = ids[first : first + _ENTRIES_AT_ONCE]
+        found.append(first + np.flatnonzero((scanned >= first_id) & (scanned < end_id)))
+    entries = np.concatenate(found)
+    return entries[np.argsort(ids[entries], kind="stable")]
 
 
 def _dropped(dataset: PreparedDataset) -> NDArray[np.int64]:

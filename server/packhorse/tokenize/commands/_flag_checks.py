@@ -1,7 +1,7 @@
 """Which flags of `packhorse tokenize` go together, and the options of `packhorse.tokenize` that they make.
 
 Owns telling text from chats, pairs and preferences by their columns, and refusing flags of the other forms. The flags
-themselves are in `commands/tokenize`.
+themselves are in `commands/tokenize`. `given` is flag → value; without the flag None, False or empty, or its default.
 """
 
 import json
@@ -94,8 +94,8 @@ def text_options(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("turn_end", "strict", "ignore", "cutoff"):
         if given[name]:
             raise click.UsageError(f"{_flag(name)} goes with --messages-column, --prompt-column or --chosen-column.")
-    is_templated = given["tools_column"] is not None or given["chat_template"] is not None or given["template_options"]
-    if is_templated or given["train_turns"] is not None:
+    chat_flags = ("tools_column", "chat_template", "train_turns")
+    if given["template_options"] or any(given[name] is not None for name in chat_flags):
         raise click.UsageError(
             "--tools-column, --chat-template, --template-option and --train-turns go with --messages-column."
         )

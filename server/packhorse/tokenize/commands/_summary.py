@@ -7,13 +7,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import click
 from rich.markup import escape
 
 from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.tokenize import FineTuningSummary, JoinSummary, TokenizeSummary, unused_lines
+
+_Summary = TypeVar("_Summary", TokenizeSummary, FineTuningSummary, JoinSummary)
 
 _MOST_SPECIAL, _MOST_LEFT_OUT = 3, 5
 """Special tokens, and files left out, that a summary names."""
@@ -48,7 +50,7 @@ def is_tokenize_itself() -> bool:
     return click.get_current_context().info_name != "prepare"
 
 
-def print_summary(summary: Any, facts_of: Callable[[Any], _Facts], *, as_json: bool) -> None:
+def print_summary(summary: _Summary, facts_of: Callable[[_Summary], _Facts], *, as_json: bool) -> None:
     """Prints a summary as a table, or as JSON."""
     if as_json:
         click.echo(json.dumps(asdict(summary), indent=2, default=str))
@@ -83,28 +85,6 @@ def facts_of_text(summary: TokenizeSummary) -> _Facts:
     rows |= _rows_of_spelled(summary)
     paths = {"index": summary.idx_path, "tokenizer": summary.tokenizer_path, "skipped": summary.skipped_path}
     return _Facts(rows, paths, _examples_of(summary))
-
-
-def _rows_of_spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
-    """Returns table rows about special tokens and unknown characters in texts, if there are any."""
-    rows = {"special tokens in text": _special_sentence(summary)} if summary.special_in_text else {}
-    if summary.unknown_characters:
-        rows["unknown characters"] = f"{summary.unknown_characters:,}, which the tokenizer does not know"
-    return rows
-
-
-def _special_sentence(summary: TokenizeSummary | FineTuningSummary) -> str:
-    """Returns a sentence about special tokens in texts: how many, which, and what became of them."""
-    counts = sorted(summary.special_in_text.items(), key=lambda item: -item[1])
-    total = sum(count for _, count in counts)
-    most = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:_MOST_SPECIAL])
-    most += ", …" if len(counts) > _MOST_SPECIAL else ""
-    num_kept = summary.special_kept if isinstance(summary, TokenizeSummary) else total
-    if num_kept == total:
-        kept = "all became tokens"
-    else:
-        kept = f"{num_kept:,} became tokens" if num_kept else "written as text"
-    return f"{total:,} ({most}); {kept}"
 
 
 def facts_of_fine_tuning(summary: FineTuningSummary) -> _Facts:
@@ -152,6 +132,28 @@ def facts_of_joined(summary: JoinSummary) -> _Facts:
         "tokenizer": summary.tokenizer_path,
     }
     return _Facts(rows, paths, {})
+
+
+def _rows_of_spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
+    """Returns table rows about special tokens and unknown characters in texts, if there are any."""
+    rows = {"special tokens in text": _special_sentence(summary)} if summary.special_in_text else {}
+    if summary.unknown_characters:
+        rows["unknown characters"] = f"{summary.unknown_characters:,}, which the tokenizer does not know"
+    return rows
+
+
+def _special_sentence(summary: TokenizeSummary | FineTuningSummary) -> str:
+    """Returns a sentence about special tokens in texts: how many, which, and what became of them."""
+    counts = sorted(summary.special_in_text.items(), key=lambda item: -item[1])
+    total = sum(count for _, count in counts)
+    most = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:_MOST_SPECIAL])
+    most += ", …" if len(counts) > _MOST_SPECIAL else ""
+    num_kept = summary.special_kept if isinstance(summary, TokenizeSummary) else total
+    if num_kept == total:
+        kept = "all became tokens"
+    else:
+        kept = f"{num_kept:,} became tokens" if num_kept else "written as text"
+    return f"{total:,} ({most}); {kept}"
 
 
 def _rows_of_skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:

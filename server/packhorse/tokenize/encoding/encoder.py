@@ -75,9 +75,9 @@ class Encoder:
     """The id that is added before every sequence; None if there is none, or the tokenizer adds it itself."""
     end_id_to_add: int | None
     """The id that is added after every sequence; None as for `begin_id_to_add`."""
-    special: SpecialTexts
+    special_texts: SpecialTexts
     """The tokenizer's special tokens, as texts may spell them."""
-    unknown: UnknownCharacters
+    unknown_characters: UnknownCharacters
     """How the tokenizer treats characters that it does not know."""
 
     @classmethod
@@ -102,26 +102,26 @@ class Encoder:
             eos=eos,
             begin_id_to_add=begin_id_to_add,
             end_id_to_add=end_id_to_add,
-            special=SpecialTexts.of(
+            special_texts=SpecialTexts.of(
                 model,
                 special.special_in_text,
                 begin_id=begin_id_to_add if opening is None else opening,
                 end_id=end_id_to_add if closing is None else closing,
             ),
-            unknown=UnknownCharacters.of(model),
+            unknown_characters=UnknownCharacters.of(model),
         )
 
     @property
     def model(self) -> Any:
         """The loaded tokenizer, set to encode special tokens in a text as characters, unless they are to be kept."""
         model = _loaded(self.path, *map(FileStamp.of, tokenizer_files(self.path)))
-        model.encode_special_tokens = self.special.treatment != "keep"
+        model.encode_special_tokens = self.special_texts.treatment != "keep"
         return model
 
     @property
-    def refused(self) -> SpecialTexts | None:
+    def special_to_refuse(self) -> SpecialTexts | None:
         """The special tokens, if a document is refused that spells one; else None."""
-        return self.special if self.special.treatment == "error" else None
+        return self.special_texts if self.special_texts.treatment == "error" else None
 
     def write(
         self, documents: Iterable[str], writer: MegatronWriter, tally: Tally, keys: KeysFile | None = None
@@ -149,16 +149,16 @@ class Encoder:
 
     def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
         """Returns the ids of each document (empty without text); counts special tokens and unknown characters."""
-        prepared_texts = [self.special.prepare(text, tally.special) for text in batch]
+        prepared_texts = [self.special_texts.prepare(text, tally.special) for text in batch]
         model = self.model
         encodings = model.encode_batch_fast([prepared.text for prepared in prepared_texts])
         sequences: list[list[int]] = []
         for prepared, encoding in zip(prepared_texts, encodings, strict=True):
             ids: list[int] = encoding.ids if prepared.text.strip() else []
             if ids:
-                tally.unknown += self.unknown.count(model, prepared.text, ids)
+                tally.unknown += self.unknown_characters.count(model, prepared.text, ids)
                 tally.own_ends += prepared.own_ends
-                tally.special_ids += self.special.count(prepared, encoding)
+                tally.special_ids += self.special_texts.count(prepared, encoding)
                 self._begin_and_end(ids)
             sequences.append(ids)
         return sequences
@@ -169,7 +169,7 @@ class Encoder:
         A token is there twice if the tokenizer adds it itself and the text spells it too; then one is removed. A token
         that the tokenizer does not add is added, unless the text spells it.
         """
-        begin, end = self.special.begin_id, self.special.end_id
+        begin, end = self.special_texts.begin_id, self.special_texts.end_id
         if begin is not None and self.begin_id_to_add is None and ids[:2] == [begin, begin]:
             del ids[0]
         if end is not None and self.end_id_to_add is None and ids[-2:] == [end, end]:

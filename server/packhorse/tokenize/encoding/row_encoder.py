@@ -88,13 +88,15 @@ class RowEncoder:
         self._tokenizer = tokenizer
         self._path = path
         self._cutoff_len = cutoff_len
-        self._required = {kind: column for kind, column in form_columns.items() if column is not None}
+        # Both dicts have kind of cell → name of its column.
+        self._required_columns = {kind: column for kind, column in form_columns.items() if column is not None}
         named = {"tools": columns.tools} if columns.tools else {}
-        taken = {*named, *self._required.values(), *columns.ignore}
-        self._optional = named | {name: name for name in (*_STANDARD, *_VERDICTS, *form_options) if name not in taken}
-        self.required = list(self._required.values())
+        taken = {*named, *self._required_columns.values(), *columns.ignore}
+        standard = (*_STANDARD, *_VERDICTS, *form_options)
+        self._optional_columns = named | {name: name for name in standard if name not in taken}
+        self.required = list(self._required_columns.values())
         """Names of columns that every row must have."""
-        self.optional = list(self._optional.values())
+        self.optional = list(self._optional_columns.values())
         """Names of columns that are read if they are there."""
         self.named = list(named.values())
         """Names of optional columns that the user gave."""
@@ -108,7 +110,7 @@ class RowEncoder:
             NoTargetsError: the row has nothing to train on.
             ValueError: a cell does not hold what it must hold.
         """
-        cells = dict(zip([*self._required, *self._optional], values, strict=True))
+        cells = dict(zip([*self._required_columns, *self._optional_columns], values, strict=True))
         verdicts = {kind: cells.get(kind) for kind in _VERDICTS if cells.get(kind) not in (None, "", [])}
         for kind, value in verdicts.items():
             _check_verdict(kind, value)
@@ -166,9 +168,9 @@ class RowEncoder:
         """Encodes the items of several rows, in their order; sequences without a token to train on are among them."""
         pairs = [(item.prompt, item.response) for item in items if isinstance(item, _TextPair)]
         chats = [item for item in items if not isinstance(item, _TextPair)]
-        of_pairs = iter(self.pairs.encode(pairs) if pairs else ())
-        of_chats = iter(self.chats.encode(chats) if chats else ())
-        return [next(of_pairs if isinstance(item, _TextPair) else of_chats) for item in items]
+        encoded_pairs = iter(self.pairs.encode(pairs) if pairs else ())
+        encoded_chats = iter(self.chats.encode(chats) if chats else ())
+        return [next(encoded_pairs if isinstance(item, _TextPair) else encoded_chats) for item in items]
 
     def num_unknown(self, items: Sequence[Item], sequences: Sequence[EncodedSequence]) -> int:
         """Returns how many characters of these rows the tokenizer drops, or how many unknown tokens it made of them."""
@@ -281,7 +283,9 @@ class RowEncoder:
             _ = self.pairs  # fails here if nothing ends a sequence
             prompt, response = check_pair(prompt, response)
             unused = [f"column {name}" for name in _STANDARD if cells.get(name)]
-            return _TextPair(prompt, response, self._required.get("prompt", "prompt"), self._required[kind], unused)
+            return _TextPair(
+                prompt, response, self._required_columns.get("prompt", "prompt"), self._required_columns[kind], unused
+            )
         if not (isinstance(prompt, list) and isinstance(response, list)):
             name = kind if kind == "response" else f"{kind} answer"
             raise ValueError(

@@ -14,6 +14,8 @@ from packhorse.tokenize.input.ranges import FileRange, LinePlace, lines_of, open
 from packhorse.tokenize.input.text_check import BYTE_ORDER_MARK, TextCheck, refuse_encoding
 
 _READ_CHARACTERS = 1 << 20
+_HEAD_BYTES = 4
+"""Bytes by which `refuse_encoding` tells an encoding."""
 _GAP = re.compile(r"[\s,]*")
 """What may be between two values."""
 
@@ -58,17 +60,17 @@ def _values(source: FileRange) -> Iterator[tuple[str, Any]]:
     Memory is about that of the longest value.
     """
     with open_decompressed(source.path) as file:
-        refuse_encoding(cast(io.BufferedReader, file).peek(4), source.where)
+        refuse_encoding(cast(io.BufferedReader, file).peek(_HEAD_BYTES), source.where)
         text = io.TextIOWrapper(file, encoding="utf-8-sig")
         try:
-            yield from _decoded(text, source.where)
+            yield from _parsed(text, source.where)
         except UnicodeDecodeError as error:
             raise ValueError(f"{source.where} is not UTF-8: {error.reason}; write it again as UTF-8") from None
         except RecursionError:
             raise ValueError(f"{source.where} is nested too deeply") from None
 
 
-def _decoded(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
+def _parsed(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
     """Parses values from a buffer of text, and reads more whenever the buffer ends within a value."""
     decoder = json.JSONDecoder()
     buffer, at = "", 0  # what was read and is not parsed yet begins at buffer[at]
