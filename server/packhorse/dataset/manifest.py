@@ -269,7 +269,7 @@ class Manifest(Facts):
         yield "num_rooms is in [1, num_sequences]", 1 <= self.num_rooms <= self.num_sequences
         yield "num_templates is in [1, num_bins]", 1 <= self.num_templates <= self.num_bins
         sums = (self.ids_sum_a, self.ids_sum_b)
-        yield "ids_sum_a and ids_sum_b are in [0, 2^64)", 0 <= min(sums) and max(sums) < 2**64
+        yield "ids_sum_a and ids_sum_b are in [0, 2^64)", min(sums) >= 0 and max(sums) < 2**64
         yield "over_length counts from 0", min(ledger.sequences, ledger.tokens, ledger.pieces) >= 0
         yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST_INT64
         yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens

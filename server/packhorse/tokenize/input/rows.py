@@ -65,10 +65,10 @@ def rows_of(
             yield Row(origin, (*values[: len(columns)], *map(optional.get, optional_columns)), others)
         return
     known = {*columns, *optional_columns}
-    for origin, row in json_rows(source, columns, check):
+    for place, row in json_rows(source, columns, check):
         seen.update(column for column in optional_columns if column in row)
         others = tuple(key for key, value in row.items() if key not in known and value not in _NOTHING)
-        yield Row(origin, tuple(row.get(column) for column in (*columns, *optional_columns)), others)
+        yield Row(place, tuple(row.get(column) for column in (*columns, *optional_columns)), others)
 
 
 def column_names(source: FileRange) -> list[str]:
