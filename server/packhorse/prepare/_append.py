@@ -18,7 +18,7 @@ from packhorse.prepare.input import Opened, Resource
 from packhorse.prepare.records.inputs import inputs_of
 
 
-def refuse_growth(
+def refuse_other_input(
     before: PreparedDataset, opened: Opened, options: PlanOptions, *, groups_by: str | None, adds: bool
 ) -> None:
     """Refuses input and options that do not continue a dataset; raises a ValueError that names each difference.
@@ -36,22 +36,22 @@ def refuse_growth(
             f"{before.name} was prepared by an earlier release and does not say from how many rows; prepare it again "
             "to append to it"
         )
-    differences = _differing(manifest.options, options)
+    differences = _option_differences(manifest.options, options)
     if manifest.id_column != opened.columns.id:
         differences.append(f"id_column was {manifest.id_column} and is {opened.columns.id}")
-    columns = (manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None)
-    old, new = (f"keys of column {column!r}" if column else "no keys" for column in columns)
-    if old != new:
+    old_key, new_key = manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None
+    if old_key != new_key:
+        old, new = (f"keys of column {column!r}" if column else "no keys" for column in (old_key, new_key))
         differences.append(f"it has {old}, and the input gives {new}")
-    rules = (manifest.groups.by if manifest.groups else None, groups_by)
-    old, new = (f"by {rule}" if rule else "without groups" for rule in rules)
-    if old != new:
+    old_rule = manifest.groups.by if manifest.groups else None
+    if old_rule != groups_by:
+        old, new = (f"by {rule}" if rule else "without groups" for rule in (old_rule, groups_by))
         differences.append(f"it was planned {old}, and the input is {new}")
     old_resources = tuple(
         Resource(name=each.name, column=each.column, cap=each.cap, cost=each.cost) for each in manifest.resources
     )
     if old_resources != opened.columns.resources:
-        old, new = (", ".join(map(str, some)) or "none" for some in (old_resources, opened.columns.resources))
+        old, new = (", ".join(map(str, resources)) or "none" for resources in (old_resources, opened.columns.resources))
         differences.append(f"its resources were {old}, and are {new}")
     if inputs.kind != opened.kind:
         differences.append(f"it was prepared from {inputs.kind}, and the input is {opened.kind}")
@@ -61,27 +61,31 @@ def refuse_growth(
         )
     elif not adds and opened.num_rows <= inputs.rows:
         differences.append(f"it was prepared from {inputs.rows:,} rows, and the input holds no more")
-    elif adds and (again := _known(before, opened)):
-        differences.append(f"{again} is in it already and has not changed: give files of new sequences only")
-    _refuse(before, differences)
+    elif adds and (path := _file_in_both(before, opened)):
+        differences.append(f"{path} is in it already and has not changed: give files of new sequences only")
+    _refuse_differences(before, differences)
 
 
 def refuse_other_options(before: PreparedDataset, options: PlanOptions) -> None:
     """Refuses options that differ from a dataset's; raises a ValueError that names each difference."""
-    _refuse(before, _differing(before.manifest.options, options))
+    _refuse_differences(before, _option_differences(before.manifest.options, options))
 
 
-def _differing(was: PlanOptions, now: PlanOptions) -> list[str]:
-    before, after = asdict(was), asdict(now)
-    return [f"{name} was {before[name]} and is {after[name]}" for name in after if before[name] != after[name]]
+def _option_differences(old: PlanOptions, new: PlanOptions) -> list[str]:
+    old_values, new_values = asdict(old), asdict(new)
+    return [
+        f"{name} was {old_values[name]} and is {value}"
+        for name, value in new_values.items()
+        if value != old_values[name]
+    ]
 
 
-def _refuse(before: PreparedDataset, differences: list[str]) -> None:
+def _refuse_differences(before: PreparedDataset, differences: list[str]) -> None:
     if differences:
         raise ValueError(parameter("append") + f" cannot continue {before.name}: {'; '.join(differences)}")
 
 
-def _known(before: PreparedDataset, opened: Opened) -> str | None:
+def _file_in_both(before: PreparedDataset, opened: Opened) -> str | None:
     """Returns the first input file with the name, size and time of one that the dataset was prepared from."""
     known = {(os.path.basename(file.name), file.size_bytes, file.modified_ns) for file in inputs_of(before)}
     for file in opened.files:
@@ -94,8 +98,8 @@ def _known(before: PreparedDataset, opened: Opened) -> str | None:
 def continued(before: PreparedDataset, opened: Opened) -> Opened:
     """Returns the new input with row numbers that continue those of the version before."""
     assert before.manifest.inputs is not None
-    rows = before.manifest.inputs.rows
-    return replace(opened, ranges=[replace(each, first_index=each.first_index + rows) for each in opened.ranges])
+    num_before = before.manifest.inputs.rows
+    return replace(opened, ranges=[replace(each, first_index=each.first_index + num_before) for each in opened.ranges])
 
 
 def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
@@ -106,7 +110,7 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
         grown: the new version, complete but without its final name.
 
     Raises:
-        ValueError: a key, an id, its room or its group is missing or another one.
+        ValueError: a key, an id, its room or its group is missing or has changed.
     """
     if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
         raise _rewritten(before, grown)
@@ -114,16 +118,16 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
         _refuse_other_groups(before, before.groups, grown, grown.groups)
         return  # the pool holds numbers of groups, whose members were compared
     # For each room, every id of the old pool must be among the new pool's ids of this room; both ascend.
-    ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
-    begin = 0
+    new_ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
+    old_begin = 0
     for room, count in zip(before.plan.lengths.tolist(), before.plan.counts.tolist(), strict=True):
-        ids = before.pool[begin : begin + count]
-        end = ends.get(room, 0)
-        now = grown.pool[end - grown.counts[room] : end]
-        at = np.searchsorted(now, ids)  # the last of these is the greatest
-        if len(now) < count or at[-1] == len(now) or not np.array_equal(now[at], ids):
+        old_ids = before.pool[old_begin : old_begin + count]
+        new_end = new_ends.get(room, 0)
+        new_ids = grown.pool[new_end - grown.counts[room] : new_end]
+        at = np.searchsorted(new_ids, old_ids)  # the last of these is the greatest
+        if len(new_ids) < count or at[-1] == len(new_ids) or not np.array_equal(new_ids[at], old_ids):
             raise _rewritten(before, grown)
-        begin += count
+        old_begin += count
 
 
 def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDataset, new: Groups) -> None:
@@ -131,14 +135,15 @@ def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDa
     num_groups = len(old.table)
     if len(new.table) < num_groups or not np.array_equal(new.members[: len(old.members)], old.members):
         raise _rewritten(before, grown)
-    differing = np.flatnonzero((new.table[:num_groups] != old.table).any(axis=1))
-    last_id = old.table[-1, 0]
-    if differing.tolist() == [num_groups - 1] and new.table[num_groups - 1, 0] == last_id:  # it now ends later
+    changed_groups = np.flatnonzero((new.table[:num_groups] != old.table).any(axis=1))
+    last = num_groups - 1
+    (old_number, _), (new_number, _) = old.table[last], new.table[last]  # (number, end of its members)
+    if changed_groups.tolist() == [last] and old_number == new_number:  # the last group now ends later
         raise ValueError(
-            f"group {last_id} is in {before.name} already, and {grown.manifest.source} adds sequences to it: "
+            f"group {old_number} is in {before.name} already, and {grown.manifest.source} adds sequences to it: "
             "only whole groups are appended; number the new ones otherwise, or prepare it as a dataset of its own"
         )
-    if len(differing):
+    if len(changed_groups):
         raise _rewritten(before, grown)
     if old.resources is None or new.resources is None:
         return

@@ -16,7 +16,7 @@ from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, available_cores, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.parameters import parameter
-from packhorse.prepare._append import continued, refuse_growth
+from packhorse.prepare._append import continued, refuse_other_input
 from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import record_of
 from packhorse.prepare.groups.gathering import gather_groups
@@ -143,7 +143,7 @@ def checked_job(
         record = record_of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
     _check_opened(opened, source, format)
     if before is not None:
-        refuse_growth(before, opened, plan, groups_by=grouping.said if grouping else None, adds=adds)
+        refuse_other_input(before, opened, plan, groups_by=grouping.rule_in_words if grouping else None, adds=adds)
         if adds:
             opened, source = continued(before, opened), joined_names(before.manifest.source, source)
     return Job(

@@ -25,7 +25,7 @@ class MemberFacts:
         self._sums = LengthFacts()
         self._ids_sum_a = self._ids_sum_b = 0
         self._lowest_id, self._highest_id = 2**63 - 1, -(2**63)
-        self._first_tokens = [np.empty((0, 2), dtype=np.int64)]
+        self._nonzero_first_tokens = [np.empty((0, 2), dtype=np.int64)]
         """(index of the member, its first token) of members whose first token is not 0: a list of int64 [n, 2]."""
 
     def add(
@@ -40,18 +40,19 @@ class MemberFacts:
         Args:
             members: (id, length) of each: int64 [n, 2].
             first_tokens: first token of each in its sequence: int64 [n]; None if all are 0.
-            shares_prefixes: as in `WholeGroups`.
+            shares_prefixes: whether another member of the group holds the tokens before a member's first token. If not,
+                a member whose first token is not 0 is a later piece of a sequence.
         """
         if not len(members):
             return
         ids = np.ascontiguousarray(members[:, 0])
-        a, b = ids_sum(ids, first_tokens)
-        self._ids_sum_a, self._ids_sum_b = (self._ids_sum_a + a) % 2**64, (self._ids_sum_b + b) % 2**64
+        sum_a, sum_b = ids_sum(ids, first_tokens)
+        self._ids_sum_a, self._ids_sum_b = (self._ids_sum_a + sum_a) % 2**64, (self._ids_sum_b + sum_b) % 2**64
         if first_tokens is not None:
-            # Later pieces repeat their sequence's id, so only first pieces tell whether ids ascend.
-            later = np.flatnonzero(first_tokens)
-            self._first_tokens.append(np.stack((self.num_members + later, first_tokens[later]), axis=1))
-            ids = ids if shares_prefixes else ids[first_tokens == 0]
+            not_zero = np.flatnonzero(first_tokens)
+            self._nonzero_first_tokens.append(np.stack((self.num_members + not_zero, first_tokens[not_zero]), axis=1))
+            if not shares_prefixes:
+                ids = ids[first_tokens == 0]  # later pieces repeat their sequence's id
         self.num_members += len(members)
         self._sums += LengthFacts.of(members[:, 1], np.ones(len(members), dtype=np.int64))
         if len(ids):
@@ -77,15 +78,15 @@ class MemberFacts:
         dtype = self._start_dtype()
         if dtype is None:
             return None
-        not_zero = np.concatenate(self._first_tokens)
         first_tokens = np.zeros(self.num_members, dtype=dtype)
-        first_tokens[not_zero[:, 0]] = not_zero[:, 1]
+        members, nonzero = np.concatenate(self._nonzero_first_tokens).T
+        first_tokens[members] = nonzero
         return first_tokens
 
     def shared_tokens(self) -> int:
         """Returns the number of tokens that take no room, because another sequence of their group has them."""
-        return sum(exact_sum(some[:, 1]) for some in self._first_tokens)
+        return sum(exact_sum(some[:, 1]) for some in self._nonzero_first_tokens)
 
     def _start_dtype(self) -> IdType | None:
-        last = max(int(some[:, 1].max(initial=0)) for some in self._first_tokens)
+        last = max(int(some[:, 1].max(initial=0)) for some in self._nonzero_first_tokens)
         return stored_dtype(0, last) if last else None

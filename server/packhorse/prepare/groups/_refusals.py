@@ -31,45 +31,45 @@ class Refusal(NamedTuple):
 
 def refusal_of(
     rows: WholeGroups,
-    which: int,
+    index: int,
     size: NDArray[np.int64],
     num_members: int,
     *,
     options: PlanOptions,
     sizes: SizeCounts,
-    called: str,
+    item_word: str,
 ) -> Refusal:
-    """Says why a group does not fit a bin, and the ways out.
+    """Returns why a group does not fit a bin, and the ways out.
 
     Args:
         rows: some groups.
-        which: the index of the group among them.
+        index: the index of the group among them.
         size: the group's size, tokens and then resources with a cap: int64 [d].
         num_members: number of its members.
         options: options of the plan.
         sizes: the resources, and the capacities of a bin.
-        called: the word for a group in messages: "group", or "sequence" if each row is a group.
+        item_word: the word for a group in messages: "group", or "sequence" if each row is a group.
     """
-    begin, limit = int(rows.starts[which]), options.max_seq_len
-    row, amounts = rows.row(begin), rows.resources[begin]
+    begin, limit = int(rows.starts[index]), options.max_seq_len
+    row, amounts = rows.row_number(begin), rows.resources[begin]
     named = f"sequence {rows.ids[begin]} (row {row})"
-    if called == "group":
-        named = f"group {rows.numbers[which]} (rows {row} to {row + num_members - 1}, {num_members} sequences)"
-    or_drop = ", or choose " + parameter("over_length", "drop") + f", which leaves such {called}s out"
+    if item_word == "group":
+        named = f"group {rows.group_numbers[index]} (rows {row} to {row + num_members - 1}, {num_members} sequences)"
+    or_drop = ", or choose " + parameter("over_length", "drop") + f", which leaves such {item_word}s out"
     if size[0] <= limit:  # its tokens fit, so a resource does not
         at = int(np.argmax(size > sizes.capacities))
         name = ["tokens", *(each.name for each in sizes.resources if each.cap is not None)][at]
-        over = f"takes {size[at]} of resource {name!r}, over its cap of {sizes.capacities[at]}"
-        return Refusal(f"{named} {over}", "raise the cap" + or_drop)
+        why = f"{named} takes {size[at]} of resource {name!r}, over its cap of {sizes.capacities[at]}"
+        return Refusal(why, "raise the cap" + or_drop)
     extra = "" if options.rooms.is_plain else (" with align and " + parameter("extra_tokens"))
     tokens = exact_sum(rows.lengths[begin : begin + num_members])
-    together = " together" if called == "group" else ""
+    together = " together" if item_word == "group" else ""
     why = f"{named} has {tokens} tokens{together}, over " + parameter("max_seq_len") + f" {limit}" + extra
     way_out = "raise " + parameter("max_seq_len") + or_drop
-    if called == "sequence" and amounts.any():
+    if item_word == "sequence" and amounts.any():
         at = int(np.argmax(amounts > 0))
         why += f", and takes {amounts[at]} of resource {sizes.resources[at].name!r}"
-    elif called == "sequence" and len(amounts):
+    elif item_word == "sequence" and len(amounts):
         way_out += ", or 'split', which cuts those into pieces that take nothing of any resource"
     return Refusal(why, way_out)
 
@@ -98,14 +98,14 @@ def refuse_repeated_group(
             f"group {repeated} is in {before.name} already, and more of its sequences come: only whole groups are "
             "appended; leave these out, or prepare all of the dataset again"
         )
-    begins = [
-        f"row {rows.first + int(rows.starts[at])}"
+    first_rows = [
+        f"row {rows.first_row + int(rows.starts[at])}"
         for rows in whole_groups(opened.ranges, grouping)
-        for at in np.flatnonzero(rows.numbers == repeated).tolist()
+        for at in np.flatnonzero(rows.group_numbers == repeated).tolist()
     ]
     raise ValueError(
         f"the rows of group {repeated} do not follow each other: it is in "
-        f"{' and again in '.join(begins[:_MOST_ROWS_NAMED])}; sort the input by {grouping.column or 'group'}, so "
+        f"{' and again in '.join(first_rows[:_MOST_ROWS_NAMED])}; sort the input by {grouping.column or 'group'}, so "
         "that each group's rows are together in their order"
     )
 

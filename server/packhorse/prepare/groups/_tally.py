@@ -33,10 +33,10 @@ from packhorse.prepare.input import Opened, Resource
 from packhorse.topology.checks import counted
 
 
-class _Added(NamedTuple):
-    """What came of some groups: which fit a bin, and the members of these."""
+class _Kept(NamedTuple):
+    """Which of some groups fit a bin, and the members of these."""
 
-    is_kept: NDArray[np.bool_]
+    is_group_kept: NDArray[np.bool_]
     """Whether each group fits: bool [G]."""
     ends: NDArray[np.int64]
     """Where the members of each group that fits end in members.npy: int64 [kept]."""
@@ -50,7 +50,7 @@ class GroupTally:
     def __init__(self, options: PlanOptions, before: PreparedDataset | None, resources: tuple[Resource, ...]) -> None:
         self._options, self._before = options, before
         self.sizes = SizeCounts(resources, options.max_seq_len)
-        self.called = "group"
+        self.item_word = "group"
         """The word for a group in messages; "sequence" if each row is a group."""
         self.num_groups = self.num_dropped = 0
         self.members = MemberFacts()
@@ -58,13 +58,13 @@ class GroupTally:
         self.most_by_room = MostByRoom()
         """Room of a group → most members in one group."""
         self.ledger = before.manifest.over_length if before else OverLengthLedger()
-        self.over = [before.over_length()] if before else []
+        self.over_length = [before.over_length()] if before else []
         """(id, length) of the sequences that were split, or whose group was left out: a list of int64 [n, 2]."""
-        self._uncut = ""
+        self._unsplittable = ""
         """Why the first sequence that cannot be split does not fit a bin; empty without any."""
         self.dropped = [np.empty(0, dtype=np.int64) if before is None else before.dropped_groups()]
         """Numbers, as the input gives them, of groups that were left out: a list of int64 [n]."""
-        self.numbers = [*self.dropped]
+        self.group_numbers = [*self.dropped]
         """Numbers, as the input gives them, of all groups, left out or not: a list of int64 [n]."""
 
     def read(self, opened: Opened, grouping: Grouping, folder: Path, progress: Progress) -> int:
@@ -82,18 +82,18 @@ class GroupTally:
             if num_resources:
                 add_amounts = files.enter_context(growing_array(folder / RESOURCES, "uint32", num_resources))
             if grouping.size == 1:
-                self.called = "sequence"
+                self.item_word = "sequence"
 
             def add(rows: WholeGroups) -> None:
                 """Counts some groups, and appends those that fit to the tables."""
-                added = self._add(rows)
-                add_groups(np.stack((rows.numbers[added.is_kept], added.ends), axis=1))
-                add_members(added.members)
+                kept = self._count(rows)
+                add_groups(np.stack((rows.group_numbers[kept.is_group_kept], kept.ends), axis=1))
+                add_members(kept.members)
                 if num_resources:
-                    add_amounts(rows.resources[np.repeat(added.is_kept, rows.sizes)])
+                    add_amounts(rows.resources[np.repeat(kept.is_group_kept, rows.sizes)])
                 if grouping.size is None:  # else the input gives no numbers
-                    self.numbers.append(rows.numbers)
-                    self.dropped.append(rows.numbers[~added.is_kept])
+                    self.group_numbers.append(rows.group_numbers)
+                    self.dropped.append(rows.group_numbers[~kept.is_group_kept])
 
             for rows in groups_of_version(self._before):
                 add(rows)
@@ -105,9 +105,9 @@ class GroupTally:
                 else:
                     add(self._in_pieces(rows) if self._options.over_length == "split" else rows)
                 advance(len(rows.lengths))
-        if self._uncut:
+        if self._unsplittable:
             raise ValueError(
-                self._uncut
+                self._unsplittable
                 + f", and cannot be split (in all: {counted(self.num_dropped, 'such row')}); raise "
                 + parameter("max_seq_len")
                 + " or the cap, leave such rows out of the input, or choose "
@@ -118,28 +118,28 @@ class GroupTally:
 
     def _in_pieces(self, rows: WholeGroups) -> WholeGroups:
         """Splits the over-long sequences that take nothing of any resource, and adds them to the ledger."""
-        longest = self._options.rooms.longest
-        is_cut = (rows.lengths > longest) & ~rows.resources.any(axis=1)
-        if not is_cut.any():
+        piece_tokens = self._options.rooms.longest
+        is_split = (rows.lengths > piece_tokens) & ~rows.resources.any(axis=1)
+        if not is_split.any():
             return rows
-        members = np.stack((rows.ids, rows.lengths), axis=1)[is_cut]
-        if (most := int(members[:, 1].max())) > LONGEST_SPLIT:
-            at = int(np.argmax(is_cut & (rows.lengths == most)))
+        lengths = rows.lengths[is_split]
+        if (longest := int(lengths.max())) > LONGEST_SPLIT:
+            at = int(np.argmax(is_split & (rows.lengths == longest)))
             raise ValueError(
-                f"sequence {rows.ids[at]} (row {rows.row(at)}) has {most} tokens; sequences of up to "
+                f"sequence {rows.ids[at]} (row {rows.row_number(at)}) has {longest} tokens; sequences of up to "
                 f"{LONGEST_SPLIT} can be split: repair the length, or choose " + parameter("over_length", "drop")
             )
-        pieces = rows.cut(is_cut, longest)
-        self.over.append(members)
+        pieces = rows.split(is_split, piece_tokens)
+        self.over_length.append(np.stack((rows.ids[is_split], lengths), axis=1))
         self.ledger += OverLengthLedger(
-            sequences=len(members),
-            source_tokens=exact_sum(members[:, 1]),
-            # Rows that were not cut are in both numbers.
-            pieces=len(pieces.lengths) - len(rows.lengths) + len(members),
+            sequences=len(lengths),
+            source_tokens=exact_sum(lengths),
+            # Rows that were not split are in both numbers.
+            pieces=len(pieces.lengths) - len(rows.lengths) + len(lengths),
         )
         return pieces
 
-    def _add(self, rows: WholeGroups) -> _Added:
+    def _count(self, rows: WholeGroups) -> _Kept:
         """Counts some groups; those that do not fit a bin are left out."""
         limit = self._options.rooms.longest_length + 1
         num_members = rows.sizes
@@ -162,8 +162,8 @@ class GroupTally:
         if self.sizes.resources:
             self.sizes.add(group_sizes[is_kept], amounts[is_kept], num_kept)
         self.most_by_room.put(group_rooms[is_kept], num_kept)
-        self.members.add(members, first_tokens, shares_prefixes=rows.shares_prefixes)
-        return _Added(is_kept, ends, members)
+        self.members.add(members, first_tokens, shares_prefixes=rows.prefix_tokens is not None)
+        return _Kept(is_kept, ends, members)
 
     def _leave_out(
         self,
@@ -187,21 +187,21 @@ class GroupTally:
             lengths = rows.source_lengths
             tokens = exact_sum(lengths[is_out])
             over_cap = int(num_members[~is_kept & (group_sizes[:, 0] <= self._options.max_seq_len)].sum())
-            self.over.append(np.stack((rows.ids, lengths), axis=1)[is_out])
+            self.over_length.append(np.stack((rows.ids, lengths), axis=1)[is_out])
             self.ledger += OverLengthLedger(
                 sequences=int(is_out.sum()), source_tokens=tokens, tokens=tokens, over_cap=over_cap
             )
             return
-        first = int(np.argmin(is_kept))
+        first_over = int(np.argmin(is_kept))
         refusal = refusal_of(
             rows,
-            first,
-            group_sizes[first],
-            int(num_members[first]),
+            first_over,
+            group_sizes[first_over],
+            int(num_members[first_over]),
             options=self._options,
             sizes=self.sizes,
-            called=self.called,
+            item_word=self.item_word,
         )
         if self._options.over_length == "error":
             raise ValueError(refusal.why + "; " + refusal.way_out)
-        self._uncut = self._uncut or refusal.why
+        self._unsplittable = self._unsplittable or refusal.why

@@ -36,7 +36,7 @@ from packhorse.prepare.groups._refusals import first_repeated, refuse_repeated_g
 from packhorse.prepare.groups._resources import GroupClasses, SizeCounts
 from packhorse.prepare.groups._tally import GroupTally
 from packhorse.prepare.groups.grouping import Grouping
-from packhorse.prepare.input import InputColumns, Opened, RawRows, RowRange, cut, map_array
+from packhorse.prepare.input import InputColumns, Opened, RawRows, RowRange, cut_rows, map_array
 from packhorse.topology import RoomRule
 
 
@@ -79,24 +79,30 @@ class Grouped:
     @property
     def array_bytes(self) -> int:
         """Bytes of the tables' files."""
-        sequence_bytes = 16  # two int64 in members.npy
+        int64_bytes = 8
+        sequence_bytes = 2 * int64_bytes  # (id, length) in members.npy
         if not self.ids_ascend:
-            sequence_bytes += 8  # in member_order.npy
+            sequence_bytes += int64_bytes  # in member_order.npy
         if self.sizes:
             sequence_bytes += 4 * len(self.sizes.resources)  # uint32 in resources.npy
         if self.facts.start_dtype:
             sequence_bytes += np.dtype(self.facts.start_dtype).itemsize
-        return sequence_bytes * self.facts.num_sequences + 16 * self.num_groups + 8 * self.num_dropped_listed
+        group_bytes = 2 * int64_bytes  # (number, end) in groups.npy
+        return (
+            sequence_bytes * self.facts.num_sequences
+            + group_bytes * self.num_groups
+            + int64_bytes * self.num_dropped_listed  # in dropped_groups.npy
+        )
 
     def record(self, plan: PackingPlan) -> GroupRecord:
         """Returns the manifest's facts about the groups, for a plan."""
-        per_bin = max(sum(self.most_by_room[room] for room in template) for template in plan.templates)
+        most_in_bin = max(sum(self.most_by_room[room] for room in template) for template in plan.templates)
         return GroupRecord(
             by=self.by,
             num_groups=self.num_groups,
             num_dropped=self.num_dropped,
             most_sequences=max(self.most_by_room.values()),
-            max_sequences_per_bin=min(per_bin, self.facts.num_sequences),
+            max_sequences_per_bin=min(most_in_bin, self.facts.num_sequences),
             ids_ascend=self.ids_ascend,
             num_dropped_listed=self.num_dropped_listed,
             shared_tokens=self.shared_tokens,
@@ -120,14 +126,14 @@ class GroupRows(RowRange):
         members = map_array(Path(self.folder, MEMBERS))
         ends = np.array(table[self.first_row : self.first_row + self.num_rows, 1])
         begin = int(table[self.first_row - 1, 1]) if self.first_row else 0
-        rooms = self.rooms.room(np.array(members[begin : int(ends[-1]), 1]))
+        member_rooms = self.rooms.room(np.array(members[begin : int(ends[-1]), 1]))
         starts = np.concatenate(([0], ends[:-1] - begin))
-        rooms = np.add.reduceat(rooms, starts)
+        group_rooms = np.add.reduceat(member_rooms, starts)
         if self.classes is None:
-            yield RawRows(rooms)
+            yield RawRows(group_rooms)
             return
         amounts = np.array(map_array(Path(self.folder, RESOURCES))[begin : int(ends[-1])], dtype=np.int64)
-        yield RawRows(self.classes.numbers_of(rooms, np.add.reduceat(amounts, starts)))
+        yield RawRows(self.classes.numbers_of(group_rooms, np.add.reduceat(amounts, starts)))
 
 
 def gather_groups(
@@ -164,10 +170,10 @@ def gather_groups(
     opened.check_files()
     for file in grouping.files:
         file.check()
-    refuse_repeated_group(np.concatenate(tally.numbers), opened, grouping, before)
+    refuse_repeated_group(np.concatenate(tally.group_numbers), opened, grouping, before)
     if tally.num_groups == num_before:
         raise ValueError(
-            f"all {tally.num_dropped:,} {tally.called}s of the input do not fit a bin and are dropped; "
+            f"all {tally.num_dropped:,} {tally.item_word}s of the input do not fit a bin and are dropped; "
             "raise " + parameter("max_seq_len") + f"{' or the caps' if resources else ''}"
         )
     first_tokens = tally.members.first_tokens()
@@ -182,7 +188,7 @@ def gather_groups(
     if len(all_dropped):
         _write(folder / DROPPED_GROUPS, all_dropped)
     if tally.ledger.sequences:
-        members = np.concatenate(tally.over)
+        members = np.concatenate(tally.over_length)
         _write(folder / OVER_LENGTH, members[np.argsort(members[:, 0], kind="stable")])
     groups_before = before.manifest.groups if before else None
     sizes = tally.sizes if resources else None
@@ -194,7 +200,7 @@ def gather_groups(
         sequences=opened,
         rows=_opened_tables(folder, options.rooms, first_group, tally.num_groups, sizes.of_groups if sizes else None),
         options=options,
-        by=grouping.said,
+        by=grouping.rule_in_words,
         num_groups=tally.num_groups,
         num_dropped=tally.num_dropped + (groups_before.num_dropped if groups_before else 0),
         num_dropped_listed=len(all_dropped),
@@ -228,7 +234,7 @@ def _opened_tables(
             rooms=rooms,
             classes=classes,
         )
-        for first, size in cut(end_group - first_group)
+        for first, size in cut_rows(end_group - first_group)
     ]
     return Opened(kind="groups", ranges=ranges, files=[], columns=InputColumns())
 

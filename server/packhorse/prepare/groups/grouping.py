@@ -1,6 +1,6 @@
 """`Grouping`: the rule by which a user's rows form groups, checked.
 
-Leaves reading rows as whole groups to `_whole_groups`, and counting groups, and their tables, to `gathering`.
+Leaves reading rows as whole groups to `_whole_groups`, and counting groups and writing their tables to `gathering`.
 """
 
 import os
@@ -45,8 +45,8 @@ class Grouping:
     """
     share_prefixes: Any = None
     """Tokens of the sequences: "input" for those of the input, the path of a Megatron file, or in memory anything that
-    gives a row of tokens for an id. What sequences of a group begin with then takes room once, and trainers need
-    `shared_prefix="tree"`. None: each sequence takes the room of all of its tokens.
+    gives a row of tokens for an id. The tokens that sequences of a group begin with in common then take room once, and
+    trainers need `shared_prefix="tree"`. If None, each sequence takes the room of all its tokens.
     """
     ids: NDArray[np.integer] | None = field(init=False, default=None)
     """The group number of each row, from `numbers`; a file is mapped: integers [rows]."""
@@ -128,7 +128,11 @@ class Grouping:
         return files
 
     @property
-    def said(self) -> str:
+    def rule_in_words(self) -> str:
         """The rule in words, for the manifest, as in `GroupRecord.by`."""
-        by = f"every {self.size} rows" if self.size else f"column {self.column!r}" if self.column else "groups"
-        return by if self.share_prefixes is None else f"{by}, sharing prefixes"
+        rule = "groups"
+        if self.size:
+            rule = f"every {self.size} rows"
+        elif self.column:
+            rule = f"column {self.column!r}"
+        return rule if self.share_prefixes is None else f"{rule}, sharing prefixes"

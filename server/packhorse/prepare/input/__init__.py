@@ -4,7 +4,7 @@ Only re-exports. `_base` has what every kind of input has in common, `find` the 
 own.
 """
 
-from packhorse.prepare.input._base import InputFile, Opened, Reader, RowRange, changed, cut
+from packhorse.prepare.input._base import InputFile, Opened, Reader, RowRange, changed, cut_rows
 from packhorse.prepare.input._columns import MOST_AMOUNT, MOST_COST, InputColumns, OnBadRow, Resource
 from packhorse.prepare.input._key_columns import KeyColumn
 from packhorse.prepare.input._rows import Batch, Fault, RawRows
@@ -29,7 +29,7 @@ __all__ = [
     "Resource",
     "RowRange",
     "changed",
-    "cut",
+    "cut_rows",
     "find_inputs",
     "load_npy",
     "map_array",

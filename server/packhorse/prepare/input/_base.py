@@ -1,18 +1,17 @@
 """The interface of a reader: an input as ranges of rows, each checked as it is read.
 
 Owns `Reader` and `RowRange`, which each kind of input implements in a module such as `parquet`; default answers for
-kinds whose input is the files that a path names; and refusing or skipping bad rows. Leaves what rows are, and what may
-be wrong with them, to `_rows`, and the list of readers to `find`.
+kinds whose input is the files that a path names; and refusing or skipping bad rows, with the error that names a row.
+Leaves what rows are, and what may be wrong with them, to `_rows`, and the list of readers to `find`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from packhorse.formats import require
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
@@ -45,26 +44,28 @@ class InputFile:
     num_rows: int
     """Rows in the file."""
 
-    def ranges(self, kind: type["RowRange"], columns: InputColumns, first_index: int, **own: Any) -> "list[RowRange]":
+    def ranges(
+        self, range_class: type["RowRange"], columns: InputColumns, first_index: int, **further_fields: Any
+    ) -> "list[RowRange]":
         """Returns the file's rows as ranges of about a million.
 
         Args:
-            kind: the class of the ranges.
+            range_class: the class of the ranges.
             columns: the columns to read.
             first_index: number of the file's first row, over all files.
-            own: further fields of the class.
+            further_fields: the fields that the class adds to `RowRange`.
         """
         return [
-            kind(
+            range_class(
                 path=self.path,
                 stamp=self.stamp,
                 first_row=first,
                 first_index=first_index + first,
                 num_rows=size,
                 columns=columns,
-                **own,
+                **further_fields,
             )
-            for first, size in cut(self.num_rows, RANGE_ROWS)
+            for first, size in cut_rows(self.num_rows, RANGE_ROWS)
         ]
 
     def check(self) -> None:
@@ -146,7 +147,8 @@ class RowRange(ABC):
             return Batch(as_int64(raw.lengths), as_int64(ids), first_row, groups=groups, resources=resources)
         bad = np.flatnonzero(faults)
         if self.columns.on_bad_row == "error":
-            self._refuse(raw, first_row, int(bad[0]), Fault(faults[bad[0]]))
+            first_bad = int(bad[0])
+            self._refuse(raw, first_row, first_bad, Fault(faults[first_bad]))
         sound = np.flatnonzero(faults == Fault.NONE)
         skipped = np.stack([first_row + bad, faults[bad]], axis=1).astype(np.int64)
         return Batch(as_int64(raw.lengths[sound]), as_int64(ids[sound]), first_row, sound, skipped)
@@ -154,36 +156,40 @@ class RowRange(ABC):
     def _refuse(self, raw: RawRows, first_row: int, index: int, fault: Fault) -> None:
         """Raises the ValueError for a bad row: what is wrong with which column, and the way out."""
         row = first_row + index
-        column, values = self.columns.length, raw.lengths
-        if fault in (Fault.NULL_ID, Fault.LONG_ID) and raw.ids is not None:
-            column, values = self.columns.id, raw.ids
-        if fault in (Fault.NULL_GROUP, Fault.LONG_GROUP) and raw.groups is not None:
-            column, values = self.columns.group, raw.groups
-        if fault >= Fault.NULL_RESOURCE and raw.resources is not None:  # the faults of resources are the last
-            which = _which_resource(raw, index)
-            column, values = self.columns.amounts[which], raw.resources[:, which]
-        what, value = f"column {column!r}" if column is not None else "length", values[index]
-        short = "an empty list" if self.is_list else value
-        said = {
-            Fault.SHORT_LENGTH: f"is {short}{self.part(row)}; a sequence has at least 1 token",
-            Fault.LONG_LENGTH: f"is {value}{self.part(row)}, which int64 cannot hold",
-            Fault.LONG_ID: f"is {value}{self.part(row)}, which int64 cannot hold: cast the column to text, whose "
-            "values name sequences as keys",
-            Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",
-            Fault.NULL_RESOURCE: f"is null{self.part(row)}, but a resource is a number: write 0, or an empty list, for "
-            "a sequence that needs none of it",
-            Fault.LOW_RESOURCE: f"is below 0, or holds a null or a grid that is not (t, h, w){self.part(row)}",
-            Fault.HIGH_RESOURCE: f"is over 2^31 - 1{self.part(row)}, the most that a sequence may take",
-        }.get(fault, f"is null{self.part(row)}")
+        column, value = self._wrong_value(raw, index, fault)
+        if fault is Fault.SHORT_LENGTH and self.is_list:
+            value = "an empty list"
+        subject = "length" if column is None else f"column {column!r}"
+        part = self.part(row)
+        problem = {
+            Fault.SHORT_LENGTH: f"is {value}{part}; a sequence has at least 1 token",
+            Fault.LONG_LENGTH: f"is {value}{part}, which int64 cannot hold",
+            Fault.LONG_ID: f"is {value}{part}, which int64 cannot hold: cast the column to text, whose values name "
+            "sequences as keys",
+            Fault.LONG_GROUP: f"is {value}{part}, which int64 cannot hold",
+            Fault.NULL_RESOURCE: f"is null{part}, but a resource is a number: write 0, or an empty list, for a "
+            "sequence that needs none of it",
+            Fault.LOW_RESOURCE: f"is below 0, or holds a null or a grid that is not (t, h, w){part}",
+            Fault.HIGH_RESOURCE: f"is over 2^31 - 1{part}, the most that a sequence may take",
+        }.get(fault, f"is null{part}")
         may_skip = self.columns.group is None and not self.columns.resources
-        way_out = (", or choose " + parameter("on_bad_row", "skip")) if may_skip else ""
-        raise ValueError(f"{self.where}: row {row}, {what} {said}; repair the row or leave it out" + way_out)
+        or_skip = (", or choose " + parameter("on_bad_row", "skip")) if may_skip else ""
+        raise ValueError(f"{self.where}: row {row}, {subject} {problem}; repair the row or leave it out" + or_skip)
 
-
-def _which_resource(raw: RawRows, index: int) -> int:
-    assert raw.resources is not None
-    is_wrong = (raw.resources[index] < 0) | (raw.resources[index] > MOST_AMOUNT)
-    return int(np.argmax(is_wrong if raw.null_resources is None else is_wrong | raw.null_resources[index]))
+    def _wrong_value(self, raw: RawRows, index: int, fault: Fault) -> tuple[str | None, Any]:
+        """Returns the column with a row's fault, None for lengths without a column, and the value in it."""
+        if fault in (Fault.NULL_ID, Fault.LONG_ID) and raw.ids is not None:
+            return self.columns.id, raw.ids[index]
+        if fault in (Fault.NULL_GROUP, Fault.LONG_GROUP) and raw.groups is not None:
+            return self.columns.group, raw.groups[index]
+        if fault in (Fault.NULL_RESOURCE, Fault.LOW_RESOURCE, Fault.HIGH_RESOURCE) and raw.resources is not None:
+            amounts = raw.resources[index]
+            is_wrong = (amounts < 0) | (amounts > MOST_AMOUNT)
+            if raw.null_resources is not None:
+                is_wrong |= raw.null_resources[index]
+            number = int(np.argmax(is_wrong))
+            return self.columns.amounts[number], amounts[number]
+        return self.columns.length, raw.lengths[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +228,7 @@ class Reader(Protocol):
     takes: str
     """What the kind takes, its line in `packhorse prepare --help`."""
     is_alone: bool
-    """Whether ids are the entries of one file or folder, so that only one input can be given."""
+    """Whether an id is the number of an entry in one file or folder, so that only one input can be given."""
 
     def recognises(self, path: str) -> bool:
         """Returns whether an existing file or folder is of this kind, by its name or its first bytes."""
@@ -249,19 +255,7 @@ class Reader(Protocol):
         ...
 
 
-def exceeds_int64(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
-    """Returns whether a column of integers has a value of 2^63 or more in any of the files.
-
-    Args:
-        paths: the files.
-        column_of: a function that yields a file's column of a name, as Arrow arrays.
-        name: the column.
-    """
-    chunks = (values for path in paths for values in column_of(path, name))
-    return any(int(require("pyarrow.compute").max(values).as_py() or 0) >= 2**63 for values in chunks)
-
-
-def cut(num_rows: int, size: int = RANGE_ROWS) -> Iterator[tuple[int, int]]:
+def cut_rows(num_rows: int, size: int = RANGE_ROWS) -> Iterator[tuple[int, int]]:
     """Yields (first row, number of rows) of consecutive ranges of at most `size` rows."""
     for first in range(0, num_rows, size):
         yield first, min(size, num_rows - first)

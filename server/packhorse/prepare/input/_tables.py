@@ -1,10 +1,10 @@
 """Choosing the columns of a table, and checking their types.
 
-Owns the choice for everything that has an Arrow schema, and which column evidently holds lengths, for MDS too. Reading
-the columns is in `_arrow_rows`, keys are in `_key_columns`, and the columns as a user names them are in `_columns`.
+Owns the choice for everything that has an Arrow schema, and which column evidently holds lengths, for MDS too. Leaves
+reading the columns to `_arrow_rows`, keys to `_key_columns`, and the columns as a user names them to `_columns`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,45 @@ _USUAL_LENGTHS = ("length", "lengths", "num_tokens", "n_tokens", "token_count", 
 
 LARGEST_TOKEN = 2**31 - 1
 """The largest id of a token: every vocabulary's ids fit into int32."""
+
+
+def columns_of_file(
+    schema: Any, columns: InputColumns, where: str, *, is_first: bool, exceeds_int64: Callable[[str], bool]
+) -> tuple[InputColumns, bool]:
+    """Returns what `chosen_columns` does, for one of the files of an input.
+
+    Args:
+        schema: the file's Arrow schema.
+        columns: the columns as the user named them, or for a later file, as they were chosen in the file before.
+        where: the file's name, for messages.
+        is_first: whether it is the first file, in which keys are told from ids for all files.
+        exceeds_int64: as for `chosen_columns`, over all files.
+
+    Raises:
+        ValueError: as `chosen_columns` does, or a later file holds keys instead of ids, or the other way round.
+    """
+    if is_first:
+        return chosen_columns(schema, columns, where, exceeds_int64=exceeds_int64)
+    chosen, is_list = chosen_columns(schema, columns, where)
+    if columns.key != chosen.key:
+        here, there = ("integers", "keys") if chosen.key is None else ("keys", "integers")
+        raise ValueError(
+            f"{where}: column {chosen.key or chosen.id!r} holds {here}, and in the files before it {there}: give files "
+            "that are alike"
+        )
+    return chosen, is_list
+
+
+def exceeds_int64(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
+    """Returns whether a column of integers has a value of 2^63 or more in any of the files.
+
+    Args:
+        paths: the files.
+        column_of: a function that yields a file's column of a name, as Arrow arrays.
+        name: the column.
+    """
+    chunks = (values for path in paths for values in column_of(path, name))
+    return any(int(require("pyarrow.compute").max(values).as_py() or 0) >= 2**63 for values in chunks)
 
 
 def chosen_columns(
@@ -51,28 +90,28 @@ def chosen_columns(
                 + " must name one, of lengths or of lists of tokens. Its columns are: "
                 f"{listed(f'{field.name!r} ({field.type})' for field in schema)}"
             )
-    kind = column_type(schema, length, where)
-    if not (types.is_integer(kind) or is_tokens(kind)):
+    length_type = column_type(schema, length, where)
+    if not (types.is_integer(length_type) or is_tokens(length_type)):
         raise ValueError(
-            f"{where}: column {length!r} holds {kind}, but integers (lengths in tokens) or lists of integers (the "
-            "tokens) are needed"
+            f"{where}: column {length!r} holds {length_type}, but integers (lengths in tokens) or lists of integers "
+            "(the tokens) are needed"
         )
     columns = _with_keys(schema, columns, where, exceeds_int64)
     if columns.group is not None:
-        group_kind = column_type(schema, columns.group, where)
-        if not types.is_integer(group_kind):
+        group_type = column_type(schema, columns.group, where)
+        if not types.is_integer(group_type):
             raise ValueError(
-                f"{where}: column {columns.group!r} holds {group_kind}, but groups are integers: number them, for "
+                f"{where}: column {columns.group!r} holds {group_type}, but groups are integers: number them, for "
                 "example by `pandas.factorize`"
             )
     for name in columns.amounts:
-        amount_kind = column_type(schema, name, where)
-        if not is_amount(amount_kind):
+        amount_type = column_type(schema, name, where)
+        if not is_amount(amount_type):
             raise ValueError(
-                f"{where}: column {name!r} holds {amount_kind}, but a resource is a column of integers, of lists of "
+                f"{where}: column {name!r} holds {amount_type}, but a resource is a column of integers, of lists of "
                 "integers, whose sum counts, or of lists of grids (t, h, w), whose t·h·w are summed"
             )
-    return replace(columns, length=length), is_tokens(kind)
+    return replace(columns, length=length), is_tokens(length_type)
 
 
 def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None:
@@ -86,16 +125,6 @@ def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None
     """
     usual = [name for name in integers if name in _USUAL_LENGTHS]
     return usual[0] if len(usual) == 1 and not lists else None
-
-
-def refuse_other_ids(path: str, before: InputColumns, now: InputColumns) -> None:
-    """Refuses a file whose column of ids holds integers, if earlier files have keys there, or the other way round."""
-    if before.key != now.key:
-        here, there = ("integers", "keys") if now.key is None else ("keys", "integers")
-        raise ValueError(
-            f"{path}: column {now.key or now.id!r} holds {here}, and in the files before it {there}: give files that "
-            "are alike"
-        )
 
 
 def _with_keys(schema: Any, columns: InputColumns, where: str, exceeds_int64: Callable[[str], bool]) -> InputColumns:

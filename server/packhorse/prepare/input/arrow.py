@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type, open_arrow, read_arrow, record_batches
@@ -18,11 +18,11 @@ from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows
-from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, WholeFiles, exceeds_int64
+from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, WholeFiles
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import keys_of_files
 from packhorse.prepare.input._rows import RawRows
-from packhorse.prepare.input._tables import chosen_columns, refuse_other_ids
+from packhorse.prepare.input._tables import columns_of_file, exceeds_int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class ArrowRows(RowRange):
     def _read(self) -> Iterator[RawRows]:
         names = _open(self.path).schema.names
         reader = _open(self.path, [names.index(name) for name in self.columns.names])
-        for found in record_batches(reader, self.path, *self.record_batches):
-            yield arrow_rows(found, self.columns, self.is_list)
+        for batch in record_batches(reader, self.path, *self.record_batches):
+            yield arrow_rows(batch, self.columns, self.is_list)
 
 
 class ArrowReader(WholeFiles):
@@ -73,30 +73,30 @@ class ArrowReader(WholeFiles):
         chosen = columns
         for path in paths:
             stamp = FileStamp.of(path)
-            reader = _open(path)
-            before, where = chosen, without_secrets(path)
-            if files:
-                chosen, is_list = chosen_columns(reader.schema, before, where)
-                refuse_other_ids(where, before, chosen)
-            else:
-                of_files = partial(exceeds_int64, paths, column_of)
-                chosen, is_list = chosen_columns(reader.schema, before, where, exceeds_int64=of_files)
+            schema = _open(path).schema
+            chosen, is_list = columns_of_file(
+                schema,
+                chosen,
+                without_secrets(path),
+                is_first=not files,
+                exceeds_int64=partial(exceeds_int64, paths, column_of),
+            )
             num_rows = 0
-            wanted = [reader.schema.names.index(name) for name in chosen.names]
-            for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):
+            indices = [schema.names.index(name) for name in chosen.names]
+            for part in _parts(_open(path, indices), path):
                 ranges.append(
                     ArrowRows(
                         path=path,
                         stamp=stamp,
-                        record_batches=(first_batch, end_batch),
-                        first_row=first_row,
-                        first_index=first_index + first_row,
-                        num_rows=size,
+                        record_batches=part.record_batches,
+                        first_row=num_rows,
+                        first_index=first_index + num_rows,
+                        num_rows=part.num_rows,
                         columns=chosen,
                         is_list=is_list,
                     )
                 )
-                num_rows = first_row + size
+                num_rows += part.num_rows
             files.append(InputFile(path=path, stamp=stamp, num_rows=num_rows))
             first_index += num_rows
         keys = keys_of_files(chosen, paths, column_of)
@@ -124,14 +124,23 @@ def _open(path: str, columns: Sequence[int] | None = None) -> Any:
     return open_arrow(path, columns=columns)[1]
 
 
-def _cut(reader: Any, path: str) -> Iterator[tuple[int, int, int, int]]:
-    """Yields parts of about RANGE_ROWS rows: (first record batch, first one after the part, first row, rows)."""
-    first_batch = end_batch = first_row = num_rows = 0
+class _Part(NamedTuple):
+    """Consecutive record batches of a file, of about RANGE_ROWS rows."""
+
+    record_batches: tuple[int, int]
+    """Number of the first record batch, and of the first one after the part."""
+    num_rows: int
+    """Rows in the part."""
+
+
+def _parts(reader: Any, path: str) -> Iterator[_Part]:
+    """Yields all record batches of a file, in parts."""
+    first_batch = end_batch = num_rows = 0
     for batch in record_batches(reader, path):
         num_rows += batch.num_rows
         end_batch += 1
         if num_rows >= RANGE_ROWS:
-            yield first_batch, end_batch, first_row, num_rows
-            first_batch, first_row, num_rows = end_batch, first_row + num_rows, 0
+            yield _Part((first_batch, end_batch), num_rows)
+            first_batch, num_rows = end_batch, 0
     if num_rows:
-        yield first_batch, end_batch, first_row, num_rows
+        yield _Part((first_batch, end_batch), num_rows)

@@ -17,7 +17,7 @@ from packhorse.formats import require
 from packhorse.formats.arrow import values_of
 from packhorse.parameters import parameter
 from packhorse.prepare.input._arrow_rows import arrow_lengths, arrow_rows
-from packhorse.prepare.input._base import BATCH_ROWS, Opened, RowRange, cut
+from packhorse.prepare.input._base import BATCH_ROWS, Opened, RowRange, cut_rows
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import KeyChunk, KeyColumn
 from packhorse.prepare.input._rows import RawRows
@@ -33,7 +33,7 @@ class HeldRows(RowRange):
     """All rows of the range."""
 
     def _read(self) -> Iterator[RawRows]:
-        for first, size in cut(self.num_rows, BATCH_ROWS):
+        for first, size in cut_rows(self.num_rows, BATCH_ROWS):
             yield self.rows.part(first, size)
 
 
@@ -70,7 +70,7 @@ def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened
             index += len(rows.lengths)
     keys = None
     if chosen.key is not None:
-        first_rows = accumulate(map(len, key_arrays), initial=0)
+        first_rows = accumulate(map(len, key_arrays), initial=0)  # one more than arrays
         chunks = [KeyChunk(where, row, values) for row, values in zip(first_rows, key_arrays, strict=False)]
         keys = KeyColumn.of_chunks(chosen.key, lambda: iter(chunks))
     return Opened(kind=type(lengths).__name__, ranges=ranges, files=[], columns=chosen, keys=keys)
@@ -144,21 +144,21 @@ def _of_dataset(
 ) -> tuple[Iterator[RawRows], InputColumns]:
     """Returns the rows and columns of a `datasets.Dataset`; arguments as of `_parts`.
 
-    Lengths of all rows are read first, then the rows that `select` or `shuffle` left are taken, in their order. So no
-    token is copied.
+    Lengths of all rows are read first; then the rows that `select` or `shuffle` left are taken, in their order. This
+    way no token is copied.
     """
     table = dataset.data.table
     rows, chosen = _of_batches(table.to_reader(), columns, where, key_arrays)
     indices = dataset._indices
     if indices is None:
         return rows, chosen
-    held = _concatenated(list(rows))
+    all_rows = _concatenated(list(rows))
     chunks = [values_of(chunk).astype(np.int64) for chunk in indices.column(0).chunks]
     selection = np.concatenate([np.empty(0, np.int64), *chunks])
     if key_arrays:
         pa = require("pyarrow")
         key_arrays[:] = pa.chunked_array(key_arrays).take(pa.array(selection)).chunks
-    return iter([held.each(lambda column: column[selection])]), chosen
+    return iter([all_rows.each(lambda column: column[selection])]), chosen
 
 
 def _copied(rows: RawRows) -> RawRows:
@@ -168,27 +168,30 @@ def _copied(rows: RawRows) -> RawRows:
 
 def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
     """Joins small parts to parts of BATCH_ROWS rows or more, so that many small record batches make few tasks."""
-    held: list[RawRows] = []
-    size = 0
+    small: list[RawRows] = []
+    num_rows = 0
     for rows in parts:
-        held.append(rows)
-        size += len(rows.lengths)
-        if size >= BATCH_ROWS:
-            yield _concatenated(held)
-            held, size = [], 0
-    if held:
-        yield _concatenated(held)
+        small.append(rows)
+        num_rows += len(rows.lengths)
+        if num_rows >= BATCH_ROWS:
+            yield _concatenated(small)
+            small, num_rows = [], 0
+    if small:
+        yield _concatenated(small)
 
 
 def _concatenated(parts: list[RawRows]) -> RawRows:
+    """Returns the rows of all parts, in order."""
 
     def field_of_all(name: str) -> NDArray[Any] | None:
         """Joins one field of all parts. Only a mask of nulls may be None in some parts: they have no null."""
-        values = [getattr(part, name) for part in parts]
-        if all(each is None for each in values):
+        columns = [getattr(part, name) for part in parts]
+        if all(column is None for column in columns):
             return None
-        no_nulls = (np.zeros(len(part.lengths), dtype=bool) for part in parts)
-        return np.concatenate([none if each is None else each for each, none in zip(values, no_nulls, strict=True)])
+        no_nulls = [np.zeros(len(part.lengths), dtype=bool) for part in parts]
+        return np.concatenate(
+            [mask if column is None else column for column, mask in zip(columns, no_nulls, strict=True)]
+        )
 
     lengths = np.concatenate([np.empty(0, dtype=np.int64), *(part.lengths for part in parts)])
     return RawRows(lengths, *(field_of_all(name) for name in RawRows._fields[1:]))

@@ -18,15 +18,15 @@ from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import object_file
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers
-from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, cut, exceeds_int64
+from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, cut_rows
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import keys_of_files
 from packhorse.prepare.input._rows import RawRows
-from packhorse.prepare.input._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
+from packhorse.prepare.input._tables import LARGEST_TOKEN, columns_of_file, exceeds_int64, is_tokens
 from packhorse.prepare.input.parquet_pages.levels import UnknownPageError, list_column, list_lengths
 
 _LARGER_THAN_TOKENS = ("int64", "uint64", "uint32")
-"""Arrow types of integers with values that are too large for token ids."""
+"""Names of the Arrow types of integers that can hold values too large for token ids."""
 _READ_BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 24
 """About the bytes of a batch of lists, if tokens must be decoded too."""
@@ -59,8 +59,7 @@ class ParquetRows(RowRange):
         """See `RowRange`."""
         try:
             with open_parquet(self.path) as file:
-                metadata = file.metadata
-                sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+                sizes = _group_sizes(file.metadata)
         except ValueError:
             return ""
         for group, end in enumerate(accumulate(sizes)):
@@ -73,7 +72,7 @@ class ParquetRows(RowRange):
         row = self.first_row
         file = open_parquet(self.path)
         try:
-            for raw in self._of_levels(file) if self.is_list else self._decoded(file, self.row_groups):
+            for raw in self._read_levels(file) if self.is_list else self._decode(file, self.row_groups):
                 yield raw
                 row += len(raw.lengths)
         except (PermissionError, TokenStoreError):
@@ -83,7 +82,7 @@ class ParquetRows(RowRange):
         finally:
             file.close()
 
-    def _of_levels(self, file: Any) -> Iterator[RawRows]:
+    def _read_levels(self, file: Any) -> Iterator[RawRows]:
         """Yields rows with the lengths of lists, read without their values if `parquet_pages` can do that."""
         length = self.columns.length
         others = [name for name in self.columns.names if name != length]
@@ -97,26 +96,27 @@ class ParquetRows(RowRange):
                 continue
             try:
                 if leaf is None or data is None:
-                    raise UnknownPageError
+                    raise UnknownPageError  # so that pyarrow decodes the row group
                 chunk = metadata.column(leaf)
                 rows = RawRows(*list_lengths(data, chunk, file.schema.column(leaf), metadata.num_rows, is_nullable))
             except UnknownPageError:
-                yield from self._decoded(file, (group, group + 1))
+                yield from self._decode(file, (group, group + 1))
                 continue
             if others:
                 table = file.read_row_group(group, columns=others, use_threads=False)
                 rows = with_integers(rows, table, self.columns)
-            for first, size in cut(metadata.num_rows, BATCH_ROWS):
+            for first, size in cut_rows(metadata.num_rows, BATCH_ROWS):
                 yield rows.part(first, size)
 
-    def _decoded(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
+    def _decode(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
         """Yields the rows of row groups as pyarrow decodes them, with all values."""
         names = self.columns.names
-        rows = self._batch_rows(file) if self.is_list else BATCH_ROWS
-        for found in file.iter_batches(rows, row_groups=list(range(*row_groups)), columns=names, use_threads=False):
-            yield arrow_rows(found, self.columns, self.is_list)
+        batch_rows = self._rows_of_batch(file) if self.is_list else BATCH_ROWS
+        groups = list(range(*row_groups))
+        for batch in file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=False):
+            yield arrow_rows(batch, self.columns, self.is_list)
 
-    def _batch_rows(self, file: Any) -> int:
+    def _rows_of_batch(self, file: Any) -> int:
         """Returns the rows of a batch for which decoded tokens take about `_BATCH_BYTES`."""
         group = file.metadata.row_group(self.row_groups[0])
         chunks = [group.column(number) for number in range(group.num_columns)]
@@ -141,21 +141,22 @@ class ParquetReader(WholeFiles):
         first_index = 0
         chosen = columns
         footers = for_each(paths, _footer) if is_url(paths[0]) else map(_footer, paths)
-        for path, (stamp, schema, sizes, large_tokens) in zip(paths, footers, strict=True):
-            before, where = chosen, without_secrets(path)
-            if files:
-                chosen, is_list = chosen_columns(schema, before, where)
-                refuse_other_ids(where, before, chosen)
-            else:
-                of_files = partial(exceeds_int64, paths, column_of)
-                chosen, is_list = chosen_columns(schema, before, where, exceeds_int64=of_files)
-            if is_list and chosen.length in large_tokens:
-                _refuse_large_tokens(path, str(chosen.length), large_tokens[chosen.length])
-            first_rows = accumulate(sizes, initial=0)
+        for path, footer in zip(paths, footers, strict=True):
+            chosen, is_list = columns_of_file(
+                footer.schema,
+                chosen,
+                without_secrets(path),
+                is_first=not files,
+                exceeds_int64=partial(exceeds_int64, paths, column_of),
+            )
+            assert chosen.length is not None
+            if is_list and chosen.length in footer.large_tokens:
+                _refuse_large_tokens(path, chosen.length, footer.large_tokens[chosen.length])
+            first_rows = accumulate(footer.group_sizes, initial=0)
             ranges.extend(
                 ParquetRows(
                     path=path,
-                    stamp=stamp,
+                    stamp=footer.stamp,
                     row_groups=(group, group + 1),
                     first_row=first_row,
                     first_index=first_index + first_row,
@@ -163,10 +164,10 @@ class ParquetReader(WholeFiles):
                     columns=chosen,
                     is_list=is_list,
                 )
-                for group, (first_row, size) in enumerate(zip(first_rows, sizes, strict=False))
+                for group, (first_row, size) in enumerate(zip(first_rows, footer.group_sizes, strict=False))
                 if size
             )
-            files.append(InputFile(path=path, stamp=stamp, num_rows=sum(sizes)))
+            files.append(InputFile(path=path, stamp=footer.stamp, num_rows=sum(footer.group_sizes)))
             first_index += files[-1].num_rows
         keys = keys_of_files(chosen, paths, column_of)
         return Opened(kind=self.kind, ranges=ranges, files=files, columns=chosen, keys=keys)
@@ -177,7 +178,7 @@ class _Footer(NamedTuple):
 
     stamp: FileStamp
     schema: Any
-    sizes: list[int]
+    group_sizes: list[int]
     """Rows of each row group."""
     large_tokens: dict[str, int]
     """Column of lists → first row group with a value above LARGEST_TOKEN, by the file's statistics."""
@@ -186,12 +187,17 @@ class _Footer(NamedTuple):
 def _footer(path: str) -> _Footer:
     stamp = FileStamp.of(path)
     with open_parquet(path) as file:
-        metadata = file.metadata
-        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        return _Footer(stamp, file.schema_arrow, sizes, _large_tokens(metadata, file.schema_arrow))
+        metadata, schema = file.metadata, file.schema_arrow
+        return _Footer(stamp, schema, _group_sizes(metadata), _large_tokens(metadata, schema))
+
+
+def _group_sizes(metadata: Any) -> list[int]:
+    """Returns the number of rows in each row group."""
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
 def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
+    """Returns `_Footer.large_tokens`."""
     doubtful = {
         field.name for field in schema if is_tokens(field.type) and str(field.type.value_type) in _LARGER_THAN_TOKENS
     }
@@ -213,13 +219,13 @@ def _column_of(metadata: Any, leaf: int) -> str:
 def _refuse_large_tokens(path: str, column: str, group: int) -> None:
     """Raises a ValueError that names the first row of a row group with a token above LARGEST_TOKEN, if there is one."""
     with open_parquet(path) as file:
-        before = sum(file.metadata.row_group(earlier).num_rows for earlier in range(group))
-        rows = file.read_row_group(group, columns=[column], use_threads=False).column(0)
-    for row, tokens in enumerate(rows, before):
-        token = max((token for token in tokens.as_py() or () if token is not None), default=0)
-        if token > LARGEST_TOKEN:
+        first_row = sum(_group_sizes(file.metadata)[:group])
+        lists = file.read_row_group(group, columns=[column], use_threads=False).column(0)
+    for row, tokens in enumerate(lists, first_row):
+        largest = max((token for token in tokens.as_py() or () if token is not None), default=0)
+        if largest > LARGEST_TOKEN:
             raise ValueError(
-                f"{without_secrets(path)}: row {row}, column {column!r} holds the token {token}, but token ids are "
+                f"{without_secrets(path)}: row {row}, column {column!r} holds the token {largest}, but token ids are "
                 "below 2^31; repair the row or leave it out"
             )
 
