@@ -37,13 +37,13 @@ def gather_keys(
         if before and before.keys:
             yield from before.keys.rows()
         assert opened.keys is not None
-        count = 0
+        num_read = 0
         with progress.task("keeping keys", num_rows, "sequences") as advance:
-            for some in opened.keys.rows():
-                yield some
-                count += len(some.sizes)
-                advance(len(some.sizes))
-        if count != num_rows:
+            for key_rows in opened.keys.rows():
+                yield key_rows
+                num_read += len(key_rows.sizes)
+                advance(len(key_rows.sizes))
+        if num_read != num_rows:
             raise changed(opened.ranges[0].path)
         opened.check_files()
 

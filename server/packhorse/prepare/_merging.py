@@ -99,9 +99,9 @@ class Arrays:
         shape, start_dtype = (int(counted.counts.sum()),), counted.start_dtype
         num_over = counted.facts.over_length.sequences if lists_over else 0
         return cls(
-            pool=_kept(folder / POOLS, counted.id_dtype, shape),
-            first_tokens=_kept(folder / STARTS, start_dtype, shape) if start_dtype else None,
-            over=_kept(folder / OVER_LENGTH, "int64", (num_over, 2)) if num_over else None,
+            pool=_reused_or_claimed(folder / POOLS, counted.id_dtype, shape),
+            first_tokens=_reused_or_claimed(folder / STARTS, start_dtype, shape) if start_dtype else None,
+            over=_reused_or_claimed(folder / OVER_LENGTH, "int64", (num_over, 2)) if num_over else None,
         )
 
     def merges(self, spills: Sequence[Spill], edges: NDArray[np.int64], *, sort: bool, workers: int) -> list[MergeTask]:
@@ -113,19 +113,19 @@ class Arrays:
             sort: see `MergeTask`.
             workers: number of tasks that run at a time.
         """
-        cut = partial(cut_merges, sort=sort, workers=workers)
+        tasks_for = partial(cut_merges, sort=sort, workers=workers)
         files = [Files(spill.ids, spill.first_tokens) for spill in spills]
-        tasks = [*cut(files, edges, self.pool, writes="ids")]
+        tasks = [*tasks_for(files, edges, self.pool, writes="ids")]
         if self.first_tokens:
-            tasks += cut(files, edges, self.first_tokens, writes="first_tokens")
+            tasks += tasks_for(files, edges, self.first_tokens, writes="first_tokens")
         if self.over:
             lists = [spill.over for spill in spills if spill.over]
             over_edges = np.array([[0, len(map_entries(path))] for path in lists])
-            tasks += cut([Files(path, None) for path in lists], over_edges, self.over, writes="over")
+            tasks += tasks_for([Files(path, None) for path in lists], over_edges, self.over, writes="over")
         return tasks
 
 
-def _kept(path: Path, dtype_name: str, shape: tuple[int, ...]) -> str:
+def _reused_or_claimed(path: Path, dtype_name: str, shape: tuple[int, ...]) -> str:
     """Returns the path of an array file that interrupted work left; creates the file if there is none that fits."""
     try:
         found = map_entries(str(path))
@@ -158,20 +158,29 @@ def cut_merges(
     unit = _HUGE_PAGE_BYTES if range_bytes >= _HUGE_PAGE_BYTES else PAGE_BYTES
     range_bytes = max(PAGE_BYTES, range_bytes // unit * unit)
     inner = range((range_bytes - header_bytes) // entry_bytes, total, range_bytes // entry_bytes)
-    cuts = [0, *(cut for cut in inner if cut > 0), total]
-    for begin, end in pairwise(cuts):
-        low = int(np.searchsorted(merged_edges, begin, side="right")) - 1
-        high = int(np.searchsorted(merged_edges, end, side="left"))
+    range_edges = [0, *(entry for entry in inner if entry > 0), total]
+    for begin, end in pairwise(range_edges):
+        first_segment = int(np.searchsorted(merged_edges, begin, side="right")) - 1
+        end_segment = int(np.searchsorted(merged_edges, end, side="left"))
         yield MergeTask(
             spills=tuple(spills),
-            edges=edges[:, low : high + 1],
-            first_rank=begin - int(merged_edges[low]),
+            edges=edges[:, first_segment : end_segment + 1],
+            first_rank=begin - int(merged_edges[first_segment]),
             num_entries=end - begin,
             output=output,
             first_entry=begin,
             writes=writes,
             sort=sort,
         )
+
+
+class _Columns(NamedTuple):
+    """The entries of one spill's files, mapped."""
+
+    ids: Entries
+    seconds: Entries | None
+    """The second number of each entry: its first token, or its length if the array is over_length.npy. None if all are
+    0."""
 
 
 class Merged(NamedTuple):
@@ -185,16 +194,13 @@ class Merged(NamedTuple):
     @classmethod
     def of(cls, content: list[Any]) -> "Merged":
         """Returns the result that JSON holds as a list."""
-        (first, second), checksum = content
-        return cls((first, second), checksum)
+        (sum_a, sum_b), checksum = content
+        return cls((sum_a, sum_b), checksum)
 
 
 def merge_task(task: MergeTask) -> Merged:
-    """Runs one task: finds its range in every spill, copies the entries segment by segment, sorts and writes them.
-
-    The arrays below call a first token, or the length in over_length.npy, an entry's second number.
-    """
-    columns = [_columns(files) for files in task.spills]
+    """Runs one task: finds its range in every spill, copies the entries segment by segment, sorts and writes them."""
+    columns = [_mapped(files) for files in task.spills]
     sizes = np.diff(task.edges, axis=1).sum(axis=0)  # of the segments
     last_rank = task.first_rank + task.num_entries - int(sizes[:-1].sum())
     begins, ends = task.edges[:, 0], task.edges[:, -1]
@@ -207,13 +213,13 @@ def merge_task(task: MergeTask) -> Merged:
     written = map_entries(task.output)
     ids = np.empty(task.num_entries, dtype=written.dtype if task.writes == "ids" else np.int64)
     seconds = None
-    if any(second is not None for _, second in columns):
+    if any(of_spill.seconds is not None for of_spill in columns):
         seconds = np.zeros(task.num_entries, dtype=written.dtype if task.writes == "first_tokens" else np.int64)
     cursors = merged_edges[:-1].copy()
-    for (spill_ids, spill_seconds), of_spill in zip(columns, edges, strict=True):
-        if seconds is not None and spill_seconds is not None:
-            scatter(spill_seconds, of_spill, cursors.copy(), seconds)
-        scatter(spill_ids, of_spill, cursors, ids)
+    for of_spill, spill_edges in zip(columns, edges, strict=True):
+        if seconds is not None and of_spill.seconds is not None:
+            scatter(of_spill.seconds, spill_edges, cursors.copy(), seconds)
+        scatter(of_spill.ids, spill_edges, cursors, ids)
     if task.sort:
         sort_segments(ids, seconds, merged_edges)
     entries, sums = ids, (0, 0)
@@ -228,24 +234,24 @@ def merge_task(task: MergeTask) -> Merged:
 
 def is_merged(task: MergeTask, merged: Merged) -> bool:
     """Returns whether the range in the file still has the checksum of its result."""
-    last_entry = task.first_entry + task.num_entries
-    return _checksum(map_entries(task.output)[task.first_entry : last_entry]) == merged.checksum
+    end = task.first_entry + task.num_entries
+    return _checksum(map_entries(task.output)[task.first_entry : end]) == merged.checksum
 
 
 def _checksum(entries: NDArray[Any]) -> str:
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(entries).data.cast("B"))
 
 
-def _columns(files: Files) -> tuple[Entries, Entries | None]:
-    """Maps a spill's files: ids and first tokens (None if all are 0), or ids and lengths of over-long sequences."""
+def _mapped(files: Files) -> _Columns:
+    """Maps a spill's files."""
     ids = map_entries(files.ids)
-    if ids.ndim == 2:
-        return ids[:, 0], ids[:, 1]
-    return ids, map_entries(files.first_tokens) if files.first_tokens else None
+    if ids.ndim == 2:  # (id, length) of over-long sequences
+        return _Columns(ids[:, 0], ids[:, 1])
+    return _Columns(ids, map_entries(files.first_tokens) if files.first_tokens else None)
 
 
 def _entries_at(
-    columns: Sequence[tuple[Entries, Entries | None]],
+    columns: Sequence[_Columns],
     begins: NDArray[np.int64],
     ends: NDArray[np.int64],
     rank: int,
@@ -259,29 +265,29 @@ def _entries_at(
     by first token; if a wrong input has them in several spills, those of the first spill come first.
 
     Args:
-        columns: ids and second numbers of each spill.
+        columns: the entries of each spill.
         begins: where the segment begins in each spill: int64 [k].
         ends: where it ends in each spill: int64 [k].
         rank: a number of entries, at most the segment's.
         sort: see `MergeTask`.
     """
     if not sort:
-        return begins + _dealt(ends - begins, rank)
-    segments = [ids[begin:end] for (ids, _), begin, end in zip(columns, begins, ends, strict=True)]
+        return begins + _dealt_in_order(ends - begins, rank)
+    segments = [spill.ids[begin:end] for spill, begin, end in zip(columns, begins, ends, strict=True)]
     low = min(int(segment[0]) for segment in segments if len(segment))
     high = max(int(segment[-1]) for segment in segments if len(segment))
     while low < high:  # the id of that rank is in [low, high]
         pivots = sorted({low + (high - low) * i // _PIVOTS for i in range(_PIVOTS)})
-        at_most = sum(_searched(segment, pivots, "right") for segment in segments)
-        above = int(np.searchsorted(at_most, rank, side="right"))  # the first pivot that is not below the id
+        num_at_most = sum(_num_below(segment, pivots, "right") for segment in segments)
+        above = int(np.searchsorted(num_at_most, rank, side="right"))  # the first pivot that is not below the id
         low = pivots[above - 1] + 1 if above else low
         high = pivots[above] if above < len(pivots) else high
-    before = np.array([_searched(segment, [low], "left")[0] for segment in segments])
-    through = np.array([_searched(segment, [low], "right")[0] for segment in segments])
-    return begins + before + _dealt(through - before, rank - int(before.sum()))
+    before = np.array([_num_below(segment, [low], "left")[0] for segment in segments])
+    through = np.array([_num_below(segment, [low], "right")[0] for segment in segments])
+    return begins + before + _dealt_in_order(through - before, rank - int(before.sum()))
 
 
-def _searched(segment: Entries, values: Sequence[int], side: Literal["left", "right"]) -> NDArray[np.int64]:
+def _num_below(segment: Entries, values: Sequence[int], side: Literal["left", "right"]) -> NDArray[np.int64]:
     """Returns how many ids of an ascending segment are less than each value ("left"), or not greater ("right")."""
     limits = np.iinfo(segment.dtype)  # a value may be outside the type of this spill's ids
     fitting = np.array([min(max(value, limits.min), limits.max) for value in values], dtype=segment.dtype)
@@ -291,7 +297,7 @@ def _searched(segment: Entries, values: Sequence[int], side: Literal["left", "ri
     return found.astype(np.int64)
 
 
-def _dealt(sizes: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
+def _dealt_in_order(sizes: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
     """Returns how many of the first `rank` entries each spill has, if spills of these sizes follow each other."""
     before = np.cumsum(sizes) - sizes
     return np.clip(rank - before, 0, sizes)

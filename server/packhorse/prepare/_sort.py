@@ -4,10 +4,11 @@ Owns the order of passes, and running a pass so that finished tasks are not run 
 `counting`, `_spills` and `_merging`, groups to `groups/gathering`, and where finished tasks are recorded to `_work`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from packhorse.packing import PackingPlan, PackingStats, pack_context, pack_hist
 from packhorse.prepare._keys import gather_keys
 from packhorse.prepare._merging import Arrays, Merged, is_merged, merge_task
 from packhorse.prepare._spills import Spill, SpillTask, write_spill
-from packhorse.prepare._work import WorkFolder, plan_content, plan_of
+from packhorse.prepare._work import WorkFolder
 from packhorse.prepare.counting import TaskCounts, count_task, make_tasks, rows_of_task
 from packhorse.prepare.duplicates import FindTask, cut_chunks, duplicate_error, find_duplicate, find_rows
 from packhorse.prepare.groups.gathering import Grouped
@@ -125,7 +126,7 @@ class Sort:
         finished = work.records("filled", str, str)
         tasks = self._claim_spills(counted, work, finished)
         written = self._run("writing ids", write_spill, tasks, [task.source.num_rows for task in tasks], finished)
-        plan = self._kept_plan(counted, work)  # tasks write spills in the meantime
+        plan = self._recorded_plan(counted, work)  # tasks write spills in the meantime
         list(written)  # waits for them
         self.rows.check_files()
         ids_sum_a, ids_sum_b = self._merge(arrays, counted, [task.spill for task in tasks], work)
@@ -161,14 +162,14 @@ class Sort:
             ),
         )
 
-    def _kept_plan(self, counted: Counted, work: WorkFolder) -> PackingPlan:
+    def _recorded_plan(self, counted: Counted, work: WorkFolder) -> PackingPlan:
         """Returns the plan that an interrupted call recorded; else makes one and records it."""
-        kept = work.records("plan", plan_content, plan_of)
-        plan = kept.of(0)
+        records = work.records("plan", _content_of_plan, _plan_of_content)
+        plan = records.of(0)
         if plan is None:
             plan = self.plan(counted)
             if not plan.cut_off:  # if it was, a resumed call with more time may find a better one
-                kept.add(0, plan)
+                records.add(0, plan)
         return plan
 
     def _claim_spills(self, counted: Counted, work: WorkFolder, finished: Records[str]) -> list[SpillTask]:
@@ -206,7 +207,7 @@ class Sort:
                 finished.remove(number)
         sizes = [task.num_entries for task in tasks]
         sums = [merged.sums for merged in self._run("merging ids", merge_task, tasks, sizes, finished)]
-        return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
+        return sum(sum_a for sum_a, _ in sums) % 2**64, sum(sum_b for _, sum_b in sums) % 2**64
 
     def _check_unique(self, arrays: Arrays, counted: Counted) -> None:
         """Refuses an id that occurs twice: finds it in the merged pool, then its rows in the input, for the message."""
@@ -216,9 +217,10 @@ class Sort:
         sizes = [chunk.num_ids for chunk in chunks]
         for duplicate in self._run("comparing ids", find_duplicate, chunks, sizes):
             if duplicate is not None:
-                wanted = [FindTask(task.ranges, duplicate) for task in counted.tasks]
-                rows = self._run("finding its rows", find_rows, wanted, [task.num_rows for task in counted.tasks])
-                raise duplicate_error(duplicate, [row for part in rows for row in part], self.before)
+                find_tasks = [FindTask(task.ranges, duplicate) for task in counted.tasks]
+                sizes = [task.num_rows for task in counted.tasks]
+                found = self._run("finding its rows", find_rows, find_tasks, sizes)
+                raise duplicate_error(duplicate, [row for of_task in found for row in of_task], self.before)
 
     def _run(
         self,
@@ -237,20 +239,37 @@ class Sort:
             sizes: number of rows or ids in each task.
             finished: results of tasks that an interrupted call finished, which are not run again; gets the new results.
         """
-        known = [finished.of(number) if finished else None for number in range(len(tasks))]
-        left = [task for task, result in zip(tasks, known, strict=True) if result is None]
-        results = self.engine.map(function, left)
+        recorded = [finished.of(number) if finished else None for number in range(len(tasks))]
+        unfinished = [task for task, result in zip(tasks, recorded, strict=True) if result is None]
+        new_results = self.engine.map(function, unfinished)
 
-        def followed() -> Iterator[_Result]:
+        def all_results() -> Iterator[_Result]:
             """Yields each task's result, recorded or new; records new ones and shows progress."""
             with self.progress.task(name, sum(sizes), "sequences") as advance:
                 for number, size in enumerate(sizes):
-                    result = known[number]
+                    result = recorded[number]
                     if result is None:
-                        result = next(results)
+                        result = next(new_results)
                         if finished:
                             finished.add(number, result)
                     advance(size)
                     yield result
 
-        return followed()
+        return all_results()
+
+
+def _content_of_plan(plan: PackingPlan) -> dict[str, Any]:
+    """Returns a plan as values that JSON can hold."""
+    return {
+        "templates": [[*template, multiplicity] for template, multiplicity in plan.templates.items()],
+        "max_seq_len": plan.max_seq_len,
+        "lower_bound": plan.lower_bound,
+        "algorithm": plan.algorithm,
+        "note": plan.note,
+    }
+
+
+def _plan_of_content(content: dict[str, Any]) -> PackingPlan:
+    """Returns the plan of which `_content_of_plan` made its values."""
+    templates = Counter({tuple(lengths): multiplicity for *lengths, multiplicity in content["templates"]})
+    return PackingPlan(**{**content, "templates": templates})

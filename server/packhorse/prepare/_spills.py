@@ -100,14 +100,14 @@ def write_spill(task: SpillTask) -> str:
         first_tokens = map_entries(spill.first_tokens, writable=True)
     over_list = map_entries(spill.over, writable=True) if spill.over else None
     edges = np.concatenate(([0], np.cumsum(counted.counts)))
-    rooms = np.empty(0, dtype=np.int64)
-    cursors, ends = edges[:-1].copy(), edges[1:]  # the next free entry of each room, and the end of its entries
+    # `cursors` has the next free entry of each room, and `ends` the end of its entries.
     largest = int(counted.rooms[-1]) if len(counted.rooms) else 0
-    if largest < MOST_DENSE:  # indexed by the room itself, which saves a search for each row
+    if largest < MOST_DENSE:  # both are indexed by the room itself, which saves a search for each row
+        rooms = np.empty(0, dtype=np.int64)
         cursors, ends = np.zeros((2, largest + 1), dtype=np.int64)
         cursors[counted.rooms], ends[counted.rooms] = edges[:-1], edges[1:]
     else:
-        rooms = counted.rooms
+        rooms, cursors, ends = counted.rooms, edges[:-1].copy(), edges[1:]
     limit, over_action = options.rooms.longest, _over_action(options)
     num_listed = 0  # entries of `over_list` so far
     path = ""

@@ -7,7 +7,6 @@ Owns what a work folder holds, and which interrupted work may be resumed. Leaves
 
 import errno
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -17,7 +16,6 @@ from typing import Any, TypeVar
 from packhorse.dataset import LOCK, PlanOptions, locked
 from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
-from packhorse.packing import PackingPlan
 from packhorse.parameters import parameter
 from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.input import Opened
@@ -26,6 +24,7 @@ from packhorse.storage import JobRecord, Records, read_record, write_record
 _Result = TypeVar("_Result")
 
 _JOB, _SHARD_NAMES = "job", "parts"
+"""Names of two records in a work folder."""
 _START_OVER = "leave out " + parameter("resume", True) + " to start over"
 _REFUSALS = (ValueError, TypeError, ImportError, FileExistsError)
 """Errors of input or arguments, which the same call would meet again."""
@@ -47,13 +46,17 @@ class WorkFolder:
         """The folder of sorted files, and of the arrays that they are merged into."""
         return self.path / "spills"
 
-    def as_begun(self, name: str, wanted: int) -> int:
-        """Returns the number with which the work began, such as the rows of a task; `wanted` for new work.
+    def as_begun(self, name: str, for_new_work: int) -> int:
+        """Returns the number with which the work began, such as the rows of a task.
 
         A resumed call may have other workers, but must cut the same tasks as before, to recognise the finished ones.
+
+        Args:
+            name: the name of the number.
+            for_new_work: the number if no work has begun.
         """
         path = self.path / name
-        number: int = read_record(path) or wanted
+        number: int = read_record(path) or for_new_work
         write_record(path, number)
         return number
 
@@ -131,10 +134,10 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
         ValueError: the interrupted work is of another job; the message says what differs.
     """
     with locked(output) as folder:
-        work, before = WorkFolder(folder), _inode(output)
-        goes_on = job is not None and resume and job.is_begun(folder / _JOB, _START_OVER)
+        work, inode_before = WorkFolder(folder), _inode(output)
+        continues = job is not None and resume and job.is_begun(folder / _JOB, _START_OVER)
         try:
-            if not goes_on:
+            if not continues:
                 _clear(folder)
             if job is not None:
                 job.write(folder / _JOB)
@@ -143,7 +146,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
             yield work
         except BaseException as error:
             # Another inode means that the output has been replaced already, so nothing is left to resume.
-            if job is None or _is_final(error) or _inode(output) != before:
+            if job is None or _is_final(error) or _inode(output) != inode_before:
                 _clear(folder)
             raise
         _clear(folder)
@@ -176,20 +179,3 @@ def _clear_shard(output: Path) -> None:
     if output.with_name(f".{output.name}.work").is_dir():
         with suppress(BlockingIOError), locked(output) as folder:
             _clear(folder)
-
-
-def plan_content(plan: PackingPlan) -> dict[str, Any]:
-    """Returns a plan as values that JSON can hold."""
-    return {
-        "templates": [[*template, multiplicity] for template, multiplicity in plan.templates.items()],
-        "max_seq_len": plan.max_seq_len,
-        "lower_bound": plan.lower_bound,
-        "algorithm": plan.algorithm,
-        "note": plan.note,
-    }
-
-
-def plan_of(content: dict[str, Any]) -> PackingPlan:
-    """Returns the plan of which `plan_content` made its values."""
-    templates = Counter({tuple(lengths): multiplicity for *lengths, multiplicity in content["templates"]})
-    return PackingPlan(**{**content, "templates": templates})

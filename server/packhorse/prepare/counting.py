@@ -26,6 +26,7 @@ LONGEST_SPLIT = 1 << 40
 """The length of the longest sequence that is split. A longer one is a mistake, and its pieces would fill the disk."""
 
 _TASK_ROWS = 1_000_000
+"""The rows of a task, if neither workers nor memory ask for another number."""
 _MOST_TASKS = 256
 MOST_DENSE = 1 << 22
 """Lengths and rooms below this are counted in an array with an entry for every number, of up to 32 MB in each thread;
@@ -136,7 +137,7 @@ class TaskCounts:
     def of(cls, content: dict[str, Any]) -> "TaskCounts":
         """Returns the counts of which `content` made its values."""
         arrays = {name: np.array(content[name], dtype=np.int64) for name in ("rooms", "counts")}
-        first_over = content["first_over"] and FoundRow(*content["first_over"])
+        first_over = None if content["first_over"] is None else FoundRow(*content["first_over"])
         skipped = tuple((path, np.array(rows, dtype=np.int64).reshape(-1, 2)) for path, rows in content["skipped"])
         parsed = {"facts": LengthFacts(**content["facts"]), "skipped": skipped}
         return cls(**{**content, **arrays, **parsed, "first_over": first_over})
@@ -147,23 +148,23 @@ def rows_of_task(num_rows: int, options: PlanOptions, workers: int) -> int:
 
     Every task's histogram stays in memory until all are added, so `_MOST_ENTRIES` limits the number of tasks.
     """
-    most = max(workers, min(_MOST_TASKS, _MOST_ENTRIES // options.max_seq_len))
-    return max(min(_TASK_ROWS, -(-num_rows // workers)), -(-num_rows // most))
+    most_tasks = max(workers, min(_MOST_TASKS, _MOST_ENTRIES // options.max_seq_len))
+    return max(min(_TASK_ROWS, -(-num_rows // workers)), -(-num_rows // most_tasks))
 
 
 def make_tasks(ranges: Sequence[RowRange], options: PlanOptions, rows: int) -> list[CountTask]:
     """Joins ranges into tasks of at least `rows` rows."""
     tasks: list[CountTask] = []
-    held: list[RowRange] = []
+    of_task: list[RowRange] = []
     num_rows = 0
-    for each in ranges:
-        held.append(each)
-        num_rows += each.num_rows
+    for row_range in ranges:
+        of_task.append(row_range)
+        num_rows += row_range.num_rows
         if num_rows >= rows:
-            tasks.append(CountTask(ranges=_joined(held), options=options))
-            held, num_rows = [], 0
-    if held:
-        tasks.append(CountTask(ranges=_joined(held), options=options))
+            tasks.append(CountTask(ranges=_joined(of_task), options=options))
+            of_task, num_rows = [], 0
+    if of_task:
+        tasks.append(CountTask(ranges=_joined(of_task), options=options))
     return tasks
 
 
@@ -171,11 +172,11 @@ def _joined(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
     """Joins ranges that follow each other in one file into one range, so that the file is opened once."""
     joined: list[RowRange] = []
     first = last = ranges[0]
-    for each in ranges[1:]:
-        if not each.follows(last):
+    for row_range in ranges[1:]:
+        if not row_range.follows(last):
             joined.append(first if first is last else first.through(last))
-            first = each
-        last = each
+            first = row_range
+        last = row_range
     joined.append(first if first is last else first.through(last))
     return tuple(joined)
 

@@ -100,18 +100,18 @@ def dry_run(**arguments: Any) -> DryRun:
     execution = pop("execution") or Execution()
     job = checked_job(**arguments, plan=options, columns=columns, execution=execution)
     with tempfile.TemporaryDirectory(prefix="packhorse-") as scratch, job.started(Path(scratch)) as sort:
-        found = time.perf_counter()
+        counting_begin = time.perf_counter()
         counted = sort.count()
-        counting_seconds = time.perf_counter() - found
+        counting_seconds = time.perf_counter() - counting_begin
         plan = sort.plan(counted)
-        once_seconds = time.perf_counter() - begin - counting_seconds  # finding the input, and planning
+        other_seconds = time.perf_counter() - begin - counting_seconds  # for finding the input, and planning
     disk_bytes = counted.array_bytes + _OTHER_BYTES + (sort.groups.array_bytes if sort.groups else 0)
     stats = sort.stats(plan)
     if sort.sequences.keys is not None:
         disk_bytes += sum(len(some.data) + _KEY_BYTES * len(some.sizes) for some in sort.sequences.keys.rows())
     disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)
     parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
-    passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids takes about as long as another pass
+    num_passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids takes about as long as another pass
     return DryRun(
         inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
         over_length=counted.facts.over_length,
@@ -121,5 +121,5 @@ def dry_run(**arguments: Any) -> DryRun:
         disk_bytes=disk_bytes,
         work_bytes=counted.array_bytes,
         free_bytes=shutil.disk_usage(parent).free,
-        seconds=once_seconds + passes * counting_seconds + disk_bytes / _CHECKSUM_BYTES_PER_SECOND,
+        seconds=other_seconds + num_passes * counting_seconds + disk_bytes / _CHECKSUM_BYTES_PER_SECOND,
     )

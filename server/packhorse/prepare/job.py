@@ -72,20 +72,20 @@ class Job:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[Sort]:
-        """Gives the passes over the input, with an engine and progress that stop afterwards.
+        """Yields the passes over the input, with an engine and a display of progress that stop afterwards.
 
         Groups are read here, before the passes: their tables are written into `folder`.
         """
         execution = self.execution
-        opened = open_engine(self.workers, execution.engine or "threads", ray_address=execution.ray_address)
-        with opened as engine, show_progress(quiet=not execution.progress) as shown:
+        starting = open_engine(self.workers, execution.engine or "threads", ray_address=execution.ray_address)
+        with starting as engine, show_progress(quiet=not execution.progress) as progress:
             grouped = None
             if self.grouping is not None:
                 before = self.before if self.adds else None
-                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown, before)
+                grouped = gather_groups(self.opened, self.grouping, self.options, folder, progress, before)
             yield Sort(
                 engine=engine,
-                progress=shown,
+                progress=progress,
                 rows=grouped.rows if grouped else self.opened,
                 options=grouped.sort_options if grouped else self.options,
                 groups=grouped,

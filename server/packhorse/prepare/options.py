@@ -75,7 +75,7 @@ def checked_options(options: PlanOptions) -> PlanOptions:
     if options.max_seq_len is None:  # a command's flag without a value
         raise ValueError("give " + parameter("max_seq_len") + ": the tokens of a bin, as many as the model's context")
     context = _checked_context(options)
-    most = options.max_sequences_per_bin
+    per_bin = options.max_sequences_per_bin
     rooms = checked_rule(options.max_seq_len, options.align, options.extra_tokens)
     if rooms.longest < 1:
         raise ValueError(
@@ -91,7 +91,7 @@ def checked_options(options: PlanOptions) -> PlanOptions:
         max_seq_len=rooms.max_seq_len,
         align=rooms.align,
         extra_tokens=rooms.extra_tokens,
-        max_sequences_per_bin=None if most is None else checked_integer("max_sequences_per_bin", most, 1),
+        max_sequences_per_bin=None if per_bin is None else checked_integer("max_sequences_per_bin", per_bin, 1),
         cost_cap_percent=None if context is None else context.cost_cap_percent,  # whatever a later default is
     )
 

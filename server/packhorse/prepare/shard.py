@@ -258,21 +258,21 @@ class _Cutting:
 def _shards_of(prefix: Path, found: Found, opened: Opened, by: str | None, sequences: int | None) -> list[_Shard]:
     """Reads the whole input and returns its shards, whose folders begin with `prefix` and a hyphen."""
     batches = [batch for each in opened.ranges for batch in each.batches()]
-    table = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
-    if not len(table):
+    rows = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
+    if not len(rows):
         raise ValueError("the input holds no rows, so there is nothing to cut")
-    table["length"] = np.concatenate([batch.lengths for batch in batches])
-    table["id"] = np.concatenate([batch.ids for batch in batches])
-    del batches
-    names, shard_of = _by_size(len(table), sequences) if sequences is not None else _by_value(found, str(by))
-    if len(shard_of) != len(table):
+    rows["length"] = np.concatenate([batch.lengths for batch in batches])
+    rows["id"] = np.concatenate([batch.ids for batch in batches])
+    del batches  # they take as much memory as the rows
+    names, shard_of_row = _by_size(len(rows), sequences) if sequences is not None else _by_value(found, str(by))
+    if len(shard_of_row) != len(rows):
         raise ValueError(
-            f"the input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
+            f"the input has {len(rows):,} rows, but its column {by} {len(shard_of_row):,}: it changed meanwhile"
         )
-    table = table[np.argsort(shard_of, kind="stable")]
-    ends = np.cumsum(np.bincount(shard_of, minlength=len(names))).tolist()
+    rows = rows[np.argsort(shard_of_row, kind="stable")]
+    ends = np.cumsum(np.bincount(shard_of_row, minlength=len(names))).tolist()
     return [
-        _Shard(number=number, folder=prefix.with_name(f"{prefix.name}-{name}"), rows=table[begin:end])
+        _Shard(number=number, folder=prefix.with_name(f"{prefix.name}-{name}"), rows=rows[begin:end])
         for number, (name, begin, end) in enumerate(zip(names, [0, *ends[:-1]], ends, strict=True))
     ]
 
@@ -288,15 +288,15 @@ def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> _KeyTable |
 def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64]]:
     """Cuts every `sequences` rows: returns the shards' names, from "0000", and the shard of each row, int64 [S]."""
     checked_integer("sequences", sequences, 1)
-    num = -(-num_rows // sequences)
-    _check_number(num, f"sequences = {sequences}")
-    return [f"{number:04}" for number in range(num)], np.arange(num_rows) // sequences
+    num_shards = -(-num_rows // sequences)
+    _refuse_many_shards(num_shards, f"sequences = {sequences}")
+    return [f"{number:04}" for number in range(num_shards)], np.arange(num_rows) // sequences
 
 
 def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
     """Cuts by the values of a column: returns the values as text, sorted, and the shard of each row, int64 [S]."""
-    number_of: dict[Any, int] = {}
-    parts: list[NDArray[np.int64]] = []
+    number_of: dict[Any, int] = {}  # value → its number, by first occurrence
+    parts: list[NDArray[np.int64]] = []  # number of each row's value
     for column in _column(found, by):
         values = column.dictionary_encode()
         if values.null_count:
@@ -305,9 +305,9 @@ def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
                 f"row {row} has no value in column {by}, and so belongs to no shard: fill such rows in, or leave them "
                 "out of the input"
             )
-        known = [number_of.setdefault(value, len(number_of)) for value in values.dictionary.to_pylist()]
-        _check_number(len(number_of), f"by = {by}")
-        parts.append(np.array(known, dtype=np.int64)[values_of(values.indices)])
+        numbers_here = [number_of.setdefault(value, len(number_of)) for value in values.dictionary.to_pylist()]
+        _refuse_many_shards(len(number_of), f"by = {by}")
+        parts.append(np.array(numbers_here, dtype=np.int64)[values_of(values.indices)])
     numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
     if wrong := [value for value in number_of if not _VALUE_IN_NAME.fullmatch(str(value))]:
         named = ", ".join(f"{value!r:.100}" for value in wrong[:_MOST_VALUES_NAMED])
@@ -317,9 +317,9 @@ def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
             "letters, digits and ._-, up to 100 of them"
         )
     names = sorted(map(str, number_of))
-    index_of = {value: index for index, value in enumerate(names)}
-    indices = np.array([index_of[str(value)] for value in number_of], dtype=np.int64)
-    return names, indices[numbers]
+    shard_of_name = {name: shard_number for shard_number, name in enumerate(names)}
+    shard_of_value = np.array([shard_of_name[str(value)] for value in number_of], dtype=np.int64)
+    return names, shard_of_value[numbers]
 
 
 def _column(found: Found, by: str) -> Iterator[Any]:
@@ -339,6 +339,6 @@ def _column(found: Found, by: str) -> Iterator[Any]:
             yield column.dictionary_decode() if is_encoded else column
 
 
-def _check_number(num: int, what: str) -> None:
-    if num > MOST_SHARDS:
-        raise ValueError(f"{what} makes more than {MOST_SHARDS:,} shards: cut more coarsely")
+def _refuse_many_shards(num_shards: int, argument: str) -> None:
+    if num_shards > MOST_SHARDS:
+        raise ValueError(f"{argument} makes more than {MOST_SHARDS:,} shards: cut more coarsely")

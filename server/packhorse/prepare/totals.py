@@ -99,18 +99,18 @@ class Counted:
         rooms, counts = added(counts_of(before), *((part.rooms, part.counts) for part in planned))
         low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
         sums = sum((part.facts for part in parts), LengthFacts())
-        start_dtypes = {_start_dtype(parts, options)}
+        start_dtypes = [_start_dtype(parts, options)]
         if before is not None:
             low_before, high_before = _id_range(before)
             low, high = min(low, low_before), max(high, high_before)
             sums += LengthFacts.of_version(before.manifest)
             ledger += before.manifest.over_length
-            start_dtypes.add(before.manifest.start_dtype)
+            start_dtypes.append(before.manifest.start_dtype)
         facts = groups or SequenceFacts(
             **asdict(sums),
             num_sequences=int(counts.sum()),
             id_dtype=stored_dtype(low, high),
-            start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
+            start_dtype=_widest(start_dtypes),
             over_length=ledger,
         )
         return cls(
@@ -131,7 +131,7 @@ def _over_length_ledger(parts: Sequence[TaskCounts], options: PlanOptions) -> Ov
     if not num_over:
         return OverLengthLedger()
     limit = options.rooms.longest
-    what = (
+    named_limit = (
         parameter("max_seq_len") + f" {limit}"
         if options.rooms.is_plain
         else (
@@ -147,7 +147,7 @@ def _over_length_ledger(parts: Sequence[TaskCounts], options: PlanOptions) -> Ov
         first = next(part.first_over for part in parts if part.first_over)
         raise ValueError(
             f"sequence {first.id} (row {first.row} of {first.file}) has {first.length} tokens, over "
-            + what
+            + named_limit
             + f", and it is {'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise "
             + parameter("max_seq_len")
             + ", or cut such sequences into pieces by "
@@ -156,7 +156,7 @@ def _over_length_ledger(parts: Sequence[TaskCounts], options: PlanOptions) -> Ov
         )
     if not any(len(part.rooms) for part in parts):
         raise ValueError(
-            f"all {num_over:,} sequences are over " + what + " and dropped; raise " + parameter("max_seq_len")
+            f"all {num_over:,} sequences are over " + named_limit + " and dropped; raise " + parameter("max_seq_len")
         )
     is_split = options.over_length == "split"
     lost = {"drop": tokens_over, "truncate": tokens_over - num_over * limit, "split": 0}[options.over_length]
@@ -171,6 +171,13 @@ def _start_dtype(parts: Sequence[TaskCounts], options: PlanOptions) -> IdType | 
         return None
     last = (longest - 1) // limit * limit if options.over_length == "split" else longest - limit
     return stored_dtype(0, last)
+
+
+def _widest(dtypes: Sequence[IdType | None]) -> IdType | None:
+    """Returns the type that holds the numbers of all these types; None if there is no type but None."""
+    if "int64" in dtypes:
+        return "int64"
+    return "uint32" if "uint32" in dtypes else None
 
 
 def counts_of(before: PreparedDataset | None) -> RoomCounts:

@@ -186,7 +186,7 @@ def test_a_stream_that_resumes_is_counted_once_it_is_open():
     for first_step, num_sent in ((0, 1), (5, 1), (5, 2)):
         call = Call(f"{PACKING}/StreamBins", request=pb.StreamBinsRequest(dataset="corpus", first_step=first_step))
         call.num_sent = num_sent
-        watcher.sends(call, None)
+        watcher.waits(call, None)
         watcher.sent(call, None, 0.25)
     assert values_of(metrics.resumed) == {("corpus",): 1}
     assert values_of(metrics.blocked_seconds) == {("corpus",): 0.75}

@@ -34,7 +34,7 @@ def peer_of(end):
 def test_bytes_beside_requests_are_counted(ends):
     address, ours, _ = ends
     connections = Connections()
-    connections.listen(address)
+    connections.count_at(address)
     connections.look()
     assert (connections.num_open, connections.num_without_request, connections.bytes_without_request) == (1, 1, 0)
     ours.sendall(bytes(100))
@@ -60,7 +60,7 @@ def test_who_sends_a_flood_is_named(ends, caplog, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(module, "time", time_with(monotonic=lambda: now[0]))
     connections = Connections()
-    connections.listen(address)
+    connections.count_at(address)
     theirs.setblocking(False)
     for _ in range(FLOOD_BYTES_PER_SECOND // (64 << 10) + 1):
         ours.sendall(bytes(64 << 10))
@@ -80,7 +80,7 @@ def test_who_sends_a_flood_is_named(ends, caplog, monkeypatch):
 def test_looking_leaves_descriptors_as_they_are(ends):
     address, ours, theirs = ends
     connections = Connections()
-    connections.listen(address)
+    connections.count_at(address)
     connections.look()
     theirs.sendall(b"still open")
     assert ours.recv(100) == b"still open"
@@ -95,7 +95,7 @@ def test_a_unix_socket_has_connections_only(tmp_path):
         theirs, _ = listening.accept()
         with theirs:
             connections = Connections()
-            connections.listen(f"unix:{tmp_path}/s")
+            connections.count_at(f"unix:{tmp_path}/s")
             connections.look()
     assert (connections.num_open, connections.num_without_request) == (1, 0)
 

@@ -36,8 +36,8 @@ class GroupClasses:
 
     Example:
         >>> classes = SizeClasses.of(np.array([[20, 0], [700, 3]]), np.array([1, 1]), np.array([1024, 4]))
-        >>> of_groups = GroupClasses(classes=classes, is_capped=np.array([True, False]))
-        >>> of_groups.numbers_of(np.array([700]), np.array([[3, 9]])).tolist()
+        >>> group_classes = GroupClasses(classes=classes, is_capped=np.array([True, False]))
+        >>> group_classes.numbers_of(np.array([700]), np.array([[3, 9]])).tolist()
         [2]
     """
 
@@ -77,13 +77,14 @@ class SizeCounts:
         caps = [each.cap for each in resources if each.cap is not None]
         self.capacities = np.array([max_seq_len, *caps], dtype=np.int64)
         """A bin's capacities, max_seq_len and the caps: int64 [d]."""
-        # Sizes so far, int64 [n, d], equal ones not always joined; the number of groups of each, and the most members
-        # in one of them, int64 [n] both.
         self._sizes = np.empty((0, len(self.capacities)), dtype=np.int64)
+        """Sizes that occurred: int64 [n, d]; a size may be there several times until `_join`."""
         self._counts, self._most_members = np.empty((2, 0), dtype=np.int64)
+        """For each size, the number of its groups, and the most members in one of them: int64 [n] both."""
         self._join_above = _SIZES_KEPT
-        # Of each resource, the sum over groups and the largest amount of one group: int64 [k] both.
+        """Number of sizes above which equal ones are joined."""
         self._totals, self._largest = np.zeros((2, len(resources)), dtype=np.int64)
+        """For each resource, the sum over groups, and the largest amount of one group: int64 [k] both."""
 
     def add(self, sizes: NDArray[np.int64], amounts: NDArray[np.int64], num_members: NDArray[np.int64]) -> None:
         """Counts groups.
@@ -115,7 +116,7 @@ class SizeCounts:
         return SizeClasses.of(self._sizes, self._counts, self.capacities)
 
     @property
-    def of_groups(self) -> GroupClasses:
+    def group_classes(self) -> GroupClasses:
         """The rule from a group's size to its class, for tasks."""
         return GroupClasses(classes=self.classes, is_capped=self._is_capped)
 
@@ -146,10 +147,10 @@ class SizeCounts:
         """Returns the manifest's `resources` and `rounding_tokens`; a ValueError if a resource costs too much."""
         records = self._records()
         for each in records:
-            of_bin = min(each.cap or each.total, each.total) * each.cost
-            if of_bin > MOST_COST:
+            most_cost = min(each.cap or each.total, each.total) * each.cost
+            if most_cost > MOST_COST:
                 raise ValueError(
-                    f"the cost of resource {each.name!r} makes a bin cost up to {of_bin}, over 2^42: give a smaller "
+                    f"the cost of resource {each.name!r} makes a bin cost up to {most_cost}, over 2^42: give a smaller "
                     "cost, or a cap"
                 )
         return {"resources": records, "rounding_tokens": self._rounding_tokens()}
@@ -162,8 +163,8 @@ class SizeCounts:
 
     def _rounding_tokens(self) -> int:
         """Returns the tokens by which classes are larger than the groups in them, summed over all groups."""
-        tops = self.classes.sizes[self.classes.numbers_of(self._sizes) - 1, 0]
-        return int((tops - self._sizes[:, 0]) @ self._counts)
+        class_tokens = self.classes.sizes[self.classes.numbers_of(self._sizes) - 1, 0]
+        return int((class_tokens - self._sizes[:, 0]) @ self._counts)
 
     def _records(self) -> tuple[ResourceRecord, ...]:
         facts = zip(self.resources, self._totals.tolist(), self._largest.tolist(), strict=True)

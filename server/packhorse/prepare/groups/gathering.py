@@ -198,7 +198,9 @@ def gather_groups(
         _write(folder / CLASSES, sizes.classes.sizes)
     return Grouped(
         sequences=opened,
-        rows=_opened_tables(folder, options.rooms, first_group, tally.num_groups, sizes.of_groups if sizes else None),
+        rows=_opened_tables(
+            folder, options.rooms, first_group, tally.num_groups, sizes.group_classes if sizes else None
+        ),
         options=options,
         by=grouping.rule_in_words,
         num_groups=tally.num_groups,

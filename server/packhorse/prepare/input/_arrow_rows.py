@@ -14,6 +14,9 @@ from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.prepare.input._columns import MOST_AMOUNT, InputColumns
 from packhorse.prepare.input._rows import RawRows, as_amounts
 
+_GRID_AXES = 3
+"""Numbers of a grid: t, h and w."""
+
 
 def is_amount(kind: Any) -> bool:
     """Returns whether an Arrow type is integers, lists of integers, or lists of lists of integers."""
@@ -66,7 +69,7 @@ def _products(grids: Any) -> NDArray[np.int64]:
     grid = np.repeat(np.arange(len(sizes)), sizes)
     products = np.ones(len(sizes))
     np.multiply.at(products, grid, numbers)
-    products[sizes != 3] = -1
+    products[sizes != _GRID_AXES] = -1
     products[grid[numbers < 0]] = -1
     return np.minimum(products, MOST_AMOUNT + 1).astype(np.int64)
 
@@ -78,7 +81,7 @@ def _sizes(lists: Any) -> NDArray[np.int64]:
     return sizes.astype(np.int64)
 
 
-def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
+def with_other_columns(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
     """Adds the ids, groups and resources of an Arrow table to rows that have lengths only.
 
     Args:
@@ -86,10 +89,12 @@ def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
         table: an Arrow table or record batch of the same rows.
         columns: the columns to read.
     """
-    (ids, null_ids), (groups, null_groups) = (
-        (None, None) if name is None else _values_and_nulls(_column_of(table, name)) for name in columns.integers
-    )
-    rows = rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
+    if columns.id is not None:
+        ids, null_ids = _values_and_nulls(_column_of(table, columns.id))
+        rows = rows._replace(ids=ids, null_ids=null_ids)
+    if columns.group is not None:
+        groups, null_groups = _values_and_nulls(_column_of(table, columns.group))
+        rows = rows._replace(groups=groups, null_groups=null_groups)
     if not columns.resources:
         return rows
     amounts, nulls = zip(*(amounts_of(_column_of(table, name)) for name in columns.amounts), strict=True)
@@ -124,12 +129,12 @@ def arrow_rows(batch: Any, columns: InputColumns, is_list: bool) -> RawRows:
         is_list: whether the length column holds lists.
     """
     lengths = arrow_lengths(batch.column(batch.schema.get_field_index(columns.length)), is_list)
-    return with_integers(lengths, batch, columns)
+    return with_other_columns(lengths, batch, columns)
 
 
 def _column_of(table: Any, name: str) -> Any:
     column = table.column(table.schema.get_field_index(name))
-    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column  # a batch's column has no chunks
 
 
 def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:

@@ -102,7 +102,7 @@ class RowRange(ABC):
     def _read(self) -> Iterator[RawRows]:
         """Yields the range's rows in order, unchecked; raises a ValueError if the file cannot be read."""
 
-    def part(self, row: int) -> str:
+    def part_of_row(self, row: int) -> str:
         """Returns the part of the file that a row is in, for messages: " (row group 3)"; "" if files have no parts."""
         return ""
 
@@ -160,7 +160,7 @@ class RowRange(ABC):
         if fault is Fault.SHORT_LENGTH and self.is_list:
             value = "an empty list"
         subject = "length" if column is None else f"column {column!r}"
-        part = self.part(row)
+        part = self.part_of_row(row)
         problem = {
             Fault.SHORT_LENGTH: f"is {value}{part}; a sequence has at least 1 token",
             Fault.LONG_LENGTH: f"is {value}{part}, which int64 cannot hold",

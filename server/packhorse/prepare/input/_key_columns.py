@@ -20,6 +20,9 @@ from packhorse.parameters import parameter
 from packhorse.prepare.input._columns import InputColumns
 
 _UUID_BYTES = 16
+_UUID_CHARACTERS = 36
+_HYPHENS_BEFORE = (8, 12, 16, 20)
+"""Hexadecimal digits of a UUID before which its text has a hyphen."""
 
 
 class KeyChunk(NamedTuple):
@@ -111,9 +114,8 @@ def _uuids(values: Any) -> KeyRows:
     raw = np.frombuffer(data, np.uint8)[begin : begin + len(values) * _UUID_BYTES].reshape(-1, _UUID_BYTES)
     digits = np.stack([raw >> 4, raw & 15], axis=2).reshape(-1, 2 * _UUID_BYTES)
     text: NDArray[np.uint8] = np.frombuffer(b"0123456789abcdef", np.uint8)[digits]
-    return KeyRows(
-        np.insert(text, (8, 12, 16, 20), ord("-"), axis=1).reshape(-1), np.full(len(raw), 2 * _UUID_BYTES + 4)
-    )
+    text = np.insert(text, _HYPHENS_BEFORE, ord("-"), axis=1)
+    return KeyRows(text.reshape(-1), np.full(len(raw), _UUID_CHARACTERS))
 
 
 def keys_of_files(

@@ -38,7 +38,8 @@ class MdsRows(RowRange):
         read = self.shards.shard_integers if self.shards.columns[length] in INTEGERS else self.shards.shard_lengths
         lengths = read(self.number, length)
         ids, groups = (
-            None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
+            None if name is None else self.shards.shard_integers(self.number, name)
+            for name in self.columns.id_and_group
         )
         amounts = [self.shards.shard_integers(self.number, name) for name in self.columns.amounts]
         resources = np.stack([as_amounts(each) for each in amounts], axis=1) if amounts else None
@@ -101,10 +102,10 @@ class MdsReader(WholeFiles):
 def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
     """Returns the columns to read, with `length` chosen if the user named none; refuses missing and other columns."""
     where = shards.where
-    there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
+    column_list = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
     for name in columns.names:
         if name not in shards.columns:
-            raise ValueError(f"{where} has no column {name!r}; its columns are: {there}")
+            raise ValueError(f"{where} has no column {name!r}; its columns are: {column_list}")
     tokens = [name for name in shards.columns if _is_tokens(shards.columns[name])]
     numbers = [name for name, encoding in shards.columns.items() if encoding in INTEGERS]
     length = columns.length or evident_column(tokens) or evident_lengths(tokens, numbers)
@@ -112,7 +113,7 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
         raise ValueError(
             f"{where}: which column holds the tokens is not evident; "
             + parameter("length_column")
-            + f" must name one, of lengths or of tokens. Its columns are: {there}"
+            + f" must name one, of lengths or of tokens. Its columns are: {column_list}"
         )
     if shards.columns[length] not in INTEGERS and not _is_tokens(shards.columns[length]):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Rows as they are read, and the faults that a row may have.
 
-Owns the checks that every row must pass, whatever it was read from, and the words for each fault. Which columns the
-values come from is in `_columns`; refusing or skipping a bad row is in `_base`.
+Owns the checks that every row must pass, whatever it was read from, and each fault's reason in the manifest's list of
+skipped rows. Leaves the columns that the values come from to `_columns`, and refusing or skipping a bad row to `_base`.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,7 @@ class RawRows(NamedTuple):
         others = [None if column is None else change(column) for column in self[1:]]
         return RawRows(change(self.lengths), *others)
 
-    def part(self, first: int, size: int) -> "RawRows":
+    def slice_of(self, first: int, size: int) -> "RawRows":
         """Returns `size` consecutive rows that begin with the row at index `first`."""
         return self.each(lambda column: column[first : first + size])
 
@@ -136,14 +136,8 @@ def _resource_faults(raw: RawRows) -> list[tuple[Fault, NDArray[np.bool_] | None
         return []
     is_high = amounts > MOST_AMOUNT if int(amounts.max()) > MOST_AMOUNT else None
     is_low = amounts < 0 if int(amounts.min()) < 0 else None
-    found = ((Fault.HIGH_RESOURCE, is_high), (Fault.LOW_RESOURCE, is_low), (Fault.NULL_RESOURCE, nulls))
-    return [(fault, None if mask is None else np.asarray(mask.any(axis=1))) for fault, mask in found]
-
-
-def as_amounts(values: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Returns amounts of a resource as int64; one that int64 cannot hold becomes MOST_AMOUNT + 1, and is refused."""
-    most = np.uint64(MOST_AMOUNT + 1)
-    return np.array(np.minimum(values, most) if values.dtype == np.uint64 else values, dtype=np.int64)
+    masks = ((Fault.HIGH_RESOURCE, is_high), (Fault.LOW_RESOURCE, is_low), (Fault.NULL_RESOURCE, nulls))
+    return [(fault, None if mask is None else np.asarray(mask.any(axis=1))) for fault, mask in masks]
 
 
 def _beyond_int64(values: NDArray[np.integer] | None) -> NDArray[np.bool_] | None:
@@ -151,6 +145,12 @@ def _beyond_int64(values: NDArray[np.integer] | None) -> NDArray[np.bool_] | Non
     if values is None or values.dtype != np.uint64 or int(values.max()) <= _INT64_MAX:
         return None
     return values > _INT64_MAX
+
+
+def as_amounts(values: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Returns amounts of a resource as int64; one that int64 cannot hold becomes MOST_AMOUNT + 1, and is refused."""
+    most = np.uint64(MOST_AMOUNT + 1)
+    return np.array(np.minimum(values, most) if values.dtype == np.uint64 else values, dtype=np.int64)
 
 
 def as_int64(values: NDArray[np.integer]) -> NDArray[np.int64]:

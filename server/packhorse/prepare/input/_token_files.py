@@ -48,9 +48,10 @@ class StoredRows(RowRange):
         """Yields lengths as they are stored, or as differences of the ends of sequences."""
         dtype, header_bytes = (_LENGTH, HEADER.size) if self.is_megatron else (_END, 0)
         begin, end = self.first_row, self.first_row + self.num_rows
-        before: int | None = 0  # the end of the sequence before those that are read next; None if it is read with them
+        # The end of the sequence before those that are read next; None if it is the first number that is read.
+        end_before: int | None = 0
         if not self.is_megatron and begin > 0:
-            begin, before = begin - 1, None
+            begin, end_before = begin - 1, None
         with open_binary(self.path) as file:
             file.seek(header_bytes + begin * dtype.itemsize)
             while begin < end:
@@ -63,8 +64,8 @@ class StoredRows(RowRange):
                 if self.is_megatron:
                     yield RawRows(stored.astype(np.int64))
                     continue
-                yield RawRows(np.diff(stored) if before is None else np.diff(stored, prepend=before))
-                before = int(stored[-1])
+                yield RawRows(np.diff(stored) if end_before is None else np.diff(stored, prepend=end_before))
+                end_before = int(stored[-1])
 
 
 class MegatronReader(WholeFiles):
@@ -172,23 +173,23 @@ def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opene
     files = [InputFile(path=path, stamp=FileStamp.of(path), num_rows=num_rows)]
     is_megatron = kind == MegatronReader.kind
     ranges = files[0].ranges(StoredRows, columns, 0, is_megatron=is_megatron)
-    keys, beside = None, str(keys_path(path))
-    if is_megatron and not is_url(path) and exists(beside):
-        keys = _keys_beside(beside, path, num_rows)
-        files.append(InputFile(path=beside, stamp=FileStamp.of(beside), num_rows=0))
+    keys, key_file = None, str(keys_path(path))
+    if is_megatron and not is_url(path) and exists(key_file):
+        keys = _keys_beside(key_file, path, num_rows)
+        files.append(InputFile(path=key_file, stamp=FileStamp.of(key_file), num_rows=0))
     return Opened(kind=kind, ranges=ranges, files=files, columns=columns, keys=keys)
 
 
 def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
     """Returns the keys that `packhorse tokenize` wrote beside an index; refuses a file of keys for other tokens."""
-    found = sum(map(len, column_of(path, KEY_COLUMN)))
-    if found != num_rows:
+    num_keys = sum(map(len, column_of(path, KEY_COLUMN)))
+    if num_keys != num_rows:
         raise ValueError(
-            f"{path} names {found:,} sequences, and {index} has {num_rows:,}: tokenize again, or remove that file "
+            f"{path} names {num_keys:,} sequences, and {index} has {num_rows:,}: tokenize again, or remove that file "
             "to go without keys"
         )
-    stated = (open_arrow(path)[1].schema.metadata or {}).get(NUM_TOKENS.encode())
-    if stated is not None and int(stated) != int(MegatronIndex(index).lengths.sum(dtype=np.int64)):
+    num_tokens = (open_arrow(path)[1].schema.metadata or {}).get(NUM_TOKENS.encode())
+    if num_tokens is not None and int(num_tokens) != int(MegatronIndex(index).lengths.sum(dtype=np.int64)):
         raise ValueError(
             f"{path} was written with other tokens than {index} tells of: tokenize again, or remove that file to go "
             "without keys"

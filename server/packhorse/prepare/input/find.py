@@ -128,8 +128,7 @@ def _reader_for(source: str) -> Reader:
     for reader in READERS:
         if reader.recognises(path):
             return reader
-    ends = f"{path}.index"
-    if path.endswith(".ds") and exists(ends):
+    if path.endswith(".ds") and exists(f"{path}.index"):
         shown = without_secrets(path)
         raise ValueError(
             f"{shown} is of datatrove, whose index has the form of .boundaries: `ln -s {os.path.basename(shown)}.index "
@@ -145,19 +144,19 @@ def _example_in(folder: str) -> str:
     """Returns the folder itself if a reader recognises it, by an index in it; else one of its files."""
     if any(reader.recognises(folder) for reader in READERS):
         return folder
-    found: dict[str, str] = {}
     shown = without_secrets(folder)
+    first_files: dict[str, str] = {}  # suffix → the first file with it
     for path in _files_below(folder):
-        found.setdefault(os.path.splitext(path)[1], path)
-    tables = [suffix for suffix in _TABLES if suffix in found]
+        first_files.setdefault(os.path.splitext(path)[1], path)
+    tables = [suffix for suffix in _TABLES if suffix in first_files]
     if len(tables) > 1:
         raise ValueError(
             f"the folder {shown} holds both *{tables[0]} and *{tables[1]}; give a quoted pattern, such as "
             f"{os.path.join(shown, '*' + tables[0])}"
         )
     for suffix in (*tables, ".npy"):
-        if suffix in found:
-            return found[suffix]
+        if suffix in first_files:
+            return first_files[suffix]
     raise FileNotFoundError(
         f"the folder {shown} holds no {', '.join('*' + suffix for suffix in _TABLES)} or *.npy file at any depth, and "
         "neither a state.json nor an index.json; text is for `packhorse tokenize`"

@@ -34,7 +34,7 @@ class HeldRows(RowRange):
 
     def _read(self) -> Iterator[RawRows]:
         for first, size in cut_rows(self.num_rows, BATCH_ROWS):
-            yield self.rows.part(first, size)
+            yield self.rows.slice_of(first, size)
 
 
 def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened:

@@ -123,7 +123,7 @@ def check_array(array: "NDArray[Any] | _StoredArray", columns: InputColumns, whe
                 + "/"
                 + parameter("group_column")
             )
-        kinds = {"lengths": array.dtype}
+        dtypes = {"lengths": array.dtype}
     else:
         if columns.length is None:
             raise ValueError(
@@ -131,14 +131,13 @@ def check_array(array: "NDArray[Any] | _StoredArray", columns: InputColumns, whe
                 + parameter("length_column")
                 + " must name the lengths"
             )
-        wanted = columns.names
-        for name in wanted:
+        for name in columns.names:
             if name not in names:
                 raise ValueError(f"{where} has no field {name!r}; its fields are: {listed(map(repr, names))}")
-        kinds = {f"field {name!r}": array.dtype[name] for name in wanted}
-    for what, kind in kinds.items():
-        if kind.kind not in "iu":
-            raise ValueError(f"{where}: {what} holds {kind}, but integers are needed")
+        dtypes = {f"field {name!r}": array.dtype[name] for name in columns.names}
+    for what, dtype in dtypes.items():
+        if dtype.kind not in "iu":
+            raise ValueError(f"{where}: {what} holds {dtype}, but integers are needed")
 
 
 def array_rows(
@@ -151,7 +150,7 @@ def array_rows(
         if columns.length is None:
             yield RawRows(np.asarray(rows))
         else:
-            ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.integers)
+            ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.id_and_group)
             amounts = [as_amounts(rows[name]) for name in columns.amounts]
             resources = np.stack(amounts, axis=1) if amounts else None
             yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups, resources=resources)

@@ -17,7 +17,7 @@ from packhorse.formats.arrow import column_type
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import object_file
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
-from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers
+from packhorse.prepare.input._arrow_rows import arrow_rows, with_other_columns
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, cut_rows
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import keys_of_files
@@ -55,7 +55,7 @@ class ParquetRows(RowRange):
         joined = RowRange.through(self, last)
         return replace(joined, row_groups=(self.row_groups[0], last.row_groups[1]))
 
-    def part(self, row: int) -> str:
+    def part_of_row(self, row: int) -> str:
         """See `RowRange`."""
         try:
             with open_parquet(self.path) as file:
@@ -78,7 +78,7 @@ class ParquetRows(RowRange):
         except (PermissionError, TokenStoreError):
             raise
         except (require("pyarrow").ArrowException, OSError) as error:
-            raise ValueError(f"{self.where} cannot be read at row {row}{self.part(row)}: {error}") from None
+            raise ValueError(f"{self.where} cannot be read at row {row}{self.part_of_row(row)}: {error}") from None
         finally:
             file.close()
 
@@ -104,9 +104,9 @@ class ParquetRows(RowRange):
                 continue
             if others:
                 table = file.read_row_group(group, columns=others, use_threads=False)
-                rows = with_integers(rows, table, self.columns)
+                rows = with_other_columns(rows, table, self.columns)
             for first, size in cut_rows(metadata.num_rows, BATCH_ROWS):
-                yield rows.part(first, size)
+                yield rows.slice_of(first, size)
 
     def _decode(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
         """Yields the rows of row groups as pyarrow decodes them, with all values."""

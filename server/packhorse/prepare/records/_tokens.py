@@ -40,20 +40,20 @@ def tokens_of(
         return None
     (path,) = paths
     if opened.kind == "Megatron":
-        token_file, named = megatron_paths(path)  # a pair is named by its index
+        token_file, named_file = megatron_paths(path)  # a pair is named by its index
     else:
-        token_file = named = Path(path.removesuffix(".boundaries"))
-    relative = _relative(named, output) if tokens_folder is None else f"{TOKENS}/{named.name}"
-    if (
-        not token_file.is_file() or not relative.isprintable()
-    ):  # a manifest holds only text, and file names may be any bytes
+        token_file = named_file = Path(path.removesuffix(".boundaries"))
+    relative = _relative(named_file, output) if tokens_folder is None else f"{TOKENS}/{named_file.name}"
+    if not token_file.is_file() or not relative.isprintable():  # a file's name may be any bytes, a manifest is text
         return None
-    tokens: MegatronTokens | FlatTokens = MegatronTokens(named) if opened.kind == "Megatron" else FlatTokens(named)
+    tokens: MegatronTokens | FlatTokens = (
+        MegatronTokens(named_file) if opened.kind == "Megatron" else FlatTokens(named_file)
+    )
     return TokensRecord(
         path=relative,
         fingerprint=tokens_fingerprint(tokens.read, len(tokens)),
         dtype=tokens.index.dtype.name,
-        has_loss_mask=as_token_source(named).loss_mask_beside() is not None,
+        has_loss_mask=as_token_source(named_file).loss_mask_beside() is not None,
     )
 
 
@@ -67,10 +67,10 @@ def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | Non
     if any(map(is_url, paths)) or len(folders) != 1:
         return None
     is_one_file = len(paths) == 1 and opened.kind != "MDS" and before is None
-    named = paths[0] if is_one_file else folders.pop() or "."
-    relative = _relative(named, output)
+    named_path = paths[0] if is_one_file else folders.pop() or "."
+    relative = _relative(named_path, output)
     try:
-        source = as_token_source(named, column=column)
+        source = as_token_source(named_path, column=column)
         num_rows = opened.num_rows + (0 if inputs is None else inputs.rows)
         if source.num_sequences != num_rows or not relative.isprintable():
             return None

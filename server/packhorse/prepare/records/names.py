@@ -21,13 +21,15 @@ _MOST_NAMES = 8
 
 def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
     """Returns the inputs as paths or URLs; raises a ValueError if something is neither."""
-    named = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
-    paths = [as_path(one) for one in named if isinstance(one, str | os.PathLike) and str(one)]
-    if len(paths) < len(named):
-        raise ValueError(
-            parameter("input")
-            + f" must be a file, a folder, a pattern, a URL of one, or a list of these, got {input!r:.60}"
-        )
+    sources = input if isinstance(input, Iterable) and not isinstance(input, str | os.PathLike) else [input]
+    paths = []
+    for source in sources:
+        if not isinstance(source, str | os.PathLike) or not str(source):
+            raise ValueError(
+                parameter("input")
+                + f" must be a file, a folder, a pattern, a URL of one, or a list of these, got {input!r:.60}"
+            )
+        paths.append(as_path(source))
     return paths
 
 

@@ -65,7 +65,7 @@ class Condition:
 
     def ask(self, seconds: float = ANSWER_SECONDS) -> bool:
         """Asks the event loop, from another thread, whether this server serves; returns False without an answer."""
-        answer = asyncio.run_coroutine_threadsafe(self._show(), self._loop)
+        answer = asyncio.run_coroutine_threadsafe(self._is_serving(), self._loop)
         try:
             return answer.result(seconds)
         except (TimeoutError, CancelledError):
@@ -73,7 +73,7 @@ class Condition:
             self._metrics.serving.set(0)
             return False
 
-    async def _show(self) -> bool:
+    async def _is_serving(self) -> bool:
         """Sets the gauge, and returns whether this server serves."""
         self._metrics.serving.set(not self._reasons)
         return not self._reasons
@@ -123,7 +123,7 @@ class BlockProbe:
     def __init__(self, catalog: Catalog, backend: Backend) -> None:
         self._catalog = catalog
         self._backend = backend
-        self._last = ""
+        self._last_name = ""  # of the dataset that was looked up last
         self._hanging: set[str] = set()
 
     def make_block(self) -> None:
@@ -133,9 +133,9 @@ class BlockProbe:
             TimeoutError: no dataset answers.
         """
         names = sorted(dataset.name for dataset in self._catalog.opened())
-        num_done = bisect_right(names, self._last)  # those after the last one come first
+        num_done = bisect_right(names, self._last_name)  # those after the last one come first
         for name in names[num_done:] + names[:num_done]:
-            self._last = name
+            self._last_name = name
             try:
                 within(f"a block of {name}", partial(self._make, name), PROBE_SECONDS)
             except TimeoutError:
@@ -196,15 +196,15 @@ async def watch(
         with suppress(TimeoutError):
             await asyncio.wait_for(look_now.wait(), _WATCH_EVERY_SECONDS)
         look_now.clear()
-        before, trouble = trouble, ""
+        trouble_before, trouble = trouble, ""
         try:
             await asyncio.to_thread(catalog.refresh)
             await asyncio.to_thread(mixtures.warn_of_unknown_ids)
         except OSError as error:
             trouble = str(error)
-        if trouble and trouble != before:
+        if trouble and trouble != trouble_before:
             _LOG.error("the data root cannot be read: %s", trouble)
-        elif before and not trouble:
+        elif trouble_before and not trouble:
             _LOG.info("the data root can be read again")
         names = await asyncio.to_thread(mixtures.names)
         await condition.set("datasets", "" if names else why_nothing_is_served(mixtures))

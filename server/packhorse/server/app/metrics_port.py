@@ -108,19 +108,19 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Answers a connection; a slow handshake holds up its own thread only."""
         if self._certificates is None:
-            with self._open_for_a_while(request):
+            with self._ended_if_too_long(request):
                 super().finish_request(request, client_address)
             return
         plain: socket = request
         plain.settimeout(SILENCE_SECONDS)
         with (
             self._certificates.ssl_context().wrap_socket(plain, server_side=True) as secure,
-            self._open_for_a_while(secure),
+            self._ended_if_too_long(secure),
         ):
             super().finish_request(secure, client_address)
 
     @contextmanager
-    def _open_for_a_while(self, connection: socket) -> Iterator[None]:
+    def _ended_if_too_long(self, connection: socket) -> Iterator[None]:
         """Lets `service_actions` end the connection if it lasts longer than CONNECTION_SECONDS."""
         self._open_until[connection] = time.monotonic() + CONNECTION_SECONDS
         try:
@@ -131,8 +131,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     def service_actions(self) -> None:
         """Ends connections whose time is over; called twice a second."""
         now = time.monotonic()
-        for connection, until in list(self._open_until.items()):
-            if now > until:
+        for connection, end in list(self._open_until.items()):
+            if now > end:
                 with suppress(OSError):
                     # Also under TLS only the plain socket's method: the connection's thread still uses the TLS layer.
                     socket.shutdown(connection, SHUT_RDWR)
@@ -192,10 +192,8 @@ def _by_path(metrics: _App, is_serving: Callable[[], bool], tokens: TokenFile | 
                 app = _with_token(app, tokens)
             return app(environ, start_response)
         if path != "/healthz":
-            status, line = (
-                "404 Not Found",
-                "here are /metrics, for Prometheus, /healthz" + ("" if page is None else ", /status"),
-            )
+            status = "404 Not Found"
+            line = "here are /metrics, for Prometheus, /healthz" + ("" if page is None else ", /status")
         elif is_serving():
             status, line = "200 OK", "SERVING"
         else:

@@ -31,7 +31,15 @@ from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
 from packhorse.server.app.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.app.metrics_port import listen_for_metrics
-from packhorse.server.app.sibling import METRICS, REACHED, SERVING, STATUS, STREAMS, ProcessSettings
+from packhorse.server.app.sibling import (
+    METRICS,
+    OPEN_STREAMS,
+    REACHED,
+    SERVING,
+    STATUS,
+    STATUS_WITHOUT_DATASETS,
+    ProcessSettings,
+)
 from packhorse.server.app.status_page import open_page
 from packhorse.server.datasets.run_progress import make_shared_table
 from packhorse.server.service.stream_limit import make_shared_limit
@@ -73,7 +81,7 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
     memory = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="packhorse-", dir=memory) as name, _reserved(config.listen) as address:
         folder = Path(name)
-        make_shared_limit(folder / "streams", config.processes)
+        make_shared_limit(folder / OPEN_STREAMS, config.processes)
         make_shared_table(folder / REACHED, config.processes)
         parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
         registry = CollectorRegistry()
@@ -172,8 +180,8 @@ class _Parent:
     def __init__(self, config: ServeConfig, folder: Path) -> None:
         self._config = config
         self._folder = folder
-        self._processes: dict[int, _Process] = {}
-        self._serving: set[int] = set()
+        self._processes: dict[int, _Process] = {}  # by slot
+        self._serving: set[int] = set()  # slots of the processes that serve
         self._stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -209,7 +217,7 @@ class _Parent:
 
     def page_parts(self) -> list[ProcessStatus]:
         """Returns every process's part of the status page. Only the first adds datasets, because that takes seconds."""
-        questions = zip(sorted(self._serving), chain([STATUS], repeat(STREAMS)), strict=False)
+        questions = zip(sorted(self._serving), chain([STATUS], repeat(STATUS_WITHOUT_DATASETS)), strict=False)
         answers = [self._processes[slot].ask(question) for slot, question in questions]
         return [answer for answer in answers if answer is not None]
 
@@ -247,7 +255,7 @@ class _Parent:
                 _how_it_ended(status),
                 delay_seconds,
             )
-            await self._hold_off(delay_seconds)
+            await self._wait_to_replace(delay_seconds)
             if self._stopping.is_set():
                 return status
             delay_seconds = min(2 * delay_seconds, MOST_DELAY_SECONDS)
@@ -257,7 +265,7 @@ class _Parent:
                 if not self._stopping.is_set():
                     _LOG.error("process %d: %s", slot, error)
 
-    async def _hold_off(self, delay_seconds: float) -> None:
+    async def _wait_to_replace(self, delay_seconds: float) -> None:
         """Waits before a process is replaced, but not after a signal, and only for a moment while no process serves."""
         end = time.monotonic() + delay_seconds
         while not self._stopping.is_set():

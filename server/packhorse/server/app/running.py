@@ -109,30 +109,30 @@ class Server:
         self.corpora = Corpora.parse(config.tokens)
         if not self.mixtures.names():  # which opens the datasets and mixtures
             raise PreparedDatasetError(why_nothing_is_served(self.mixtures))
-        of_files = file_values(self.mixtures, self.corpora, self.tokens, self.certificates)
-        self.metrics = Metrics(self.catalog.opened, of_files, self.mixtures.opened)
+        file_gauges = file_values(self.mixtures, self.corpora, self.tokens, self.certificates)
+        self.metrics = Metrics(self.catalog.opened, file_gauges, self.mixtures.opened)
         self.connections = Connections()
         self.process_metrics = ProcessMetrics(self.metrics, self.connections)
         self.lanes = Lanes.for_this_machine(config.processes)
         self.lanes.measure(self.metrics)
-        limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
+        stream_limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
         version = installed_version()
         self.activity = Activity(
             self.metrics, version, config.max_streams, config.processes, self.process_metrics.activity
         )
         self.own_status = OwnStatus(
-            self.mixtures, self.activity, self.metrics, self.certificates, of_files[UNUSABLE_FILES]
+            self.mixtures, self.activity, self.metrics, self.certificates, file_gauges[UNUSABLE_FILES]
         )
         self.condition: Condition | None = None
         backend = Backend(
             self.mixtures,
             saw_run=self.metrics.waiting.remember,
-            num_streams=lambda: limit.num_open,
+            num_streams=lambda: stream_limit.num_open,
             reached=RunProgress() if sibling is None else sibling.reached,
             corpora=self.corpora,
         )
         self.block_probe = BlockProbe(self.catalog, backend)
-        self.servicer = PackingServicer(backend, self.metrics, self.lanes, limit, self.activity.answer)
+        self.servicer = PackingServicer(backend, self.metrics, self.lanes, stream_limit, self.activity.answer)
         self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self.tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, version)
         watchers: list[Watcher] = [
@@ -151,15 +151,18 @@ class Server:
     def bound(self, address: str) -> tuple[grpc.aio.Server, str]:
         """Returns a gRPC server of our services that is bound to an address and not started, and the real address."""
         config = self.config
-        limit = most_connections(config.max_streams + _MORE_CONNECTIONS, kept=MOST_CONNECTIONS)
-        self.connections.most = limit
+        connection_limit = most_connections(config.max_streams + _MORE_CONNECTIONS, kept=MOST_CONNECTIONS)
+        self.connections.most_open = connection_limit
         server = grpc.aio.server(
             options=(
                 *_OPTIONS,
                 ("grpc.so_reuseport", int(config.processes > 1)),  # else a second server on the port is an error
-                ("grpc.max_allowed_incoming_connections", limit),
-                ("grpc.server.max_pending_requests", limit),  # gRPC cancels further requests without a message
-                ("grpc.server.max_pending_requests_hard_limit", limit),
+                ("grpc.max_allowed_incoming_connections", connection_limit),
+                (
+                    "grpc.server.max_pending_requests",
+                    connection_limit,
+                ),  # gRPC cancels further requests without a message
+                ("grpc.server.max_pending_requests_hard_limit", connection_limit),
                 ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
             ),
             interceptors=(self.interceptor,),
@@ -199,12 +202,12 @@ class Server:
         await self.health.enter_graceful_shutdown()
         self.servicer.drain()
         stopped = asyncio.ensure_future(listening.stop(self.config.grace_seconds))
-        enough = (asyncio.ensure_future(self.servicer.only_unread()), asyncio.ensure_future(hurrying.wait()))
-        await asyncio.wait((stopped, *enough), return_when=asyncio.FIRST_COMPLETED)
+        reasons_to_stop = (asyncio.ensure_future(self.servicer.only_unread()), asyncio.ensure_future(hurrying.wait()))
+        await asyncio.wait((stopped, *reasons_to_stop), return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
             await listening.stop(None)
         await stopped
-        for waiting in enough:
+        for waiting in reasons_to_stop:
             waiting.cancel()
 
 
@@ -229,7 +232,7 @@ async def serve(
     server = Server(config, sibling)
     give_back_freed_memory()
     listening = Listening(server.bound, config.listen, accepting)
-    server.connections.listen(listening.address)
+    server.connections.count_at(listening.address)
     metrics_server = server.listen_for_metrics()
     stopping, hurrying, look_now = _signals(config.grace_seconds)
     for name in ("", SERVICE):

@@ -22,10 +22,10 @@ from packhorse.server.watching.own_status import OwnStatus
 
 _LOG = logging.getLogger(__name__)
 
-REACHED = "reached"
-"""Name of the file in which all processes note how far runs have come."""
+REACHED, OPEN_STREAMS = "reached", "streams"
+"""Names of the files in which all processes note how far runs have come, and how many streams they have open."""
 
-METRICS, STATUS, STREAMS, SERVING = "metrics", "status", "streams", "serving"
+METRICS, STATUS, STATUS_WITHOUT_DATASETS, SERVING = "metrics", "status", "status without datasets", "serving"
 """The questions of the parent: for all metrics, the status page, the status page without datasets, and health."""
 
 
@@ -42,7 +42,7 @@ class ProcessSettings:
 
     def stream_limit(self) -> StreamLimit:
         """Returns the limit of streams of all processes together."""
-        return StreamLimit(self.config.max_streams, self.folder / "streams", self.slot)
+        return StreamLimit(self.config.max_streams, self.folder / OPEN_STREAMS, self.slot)
 
     def reached(self) -> RunProgress:
         """Returns the table of how far runs have come, over all processes."""
@@ -82,7 +82,7 @@ class Sibling:
         answers: dict[str, Callable[[], Any]] = {
             METRICS: lambda: list(registry.collect()),
             STATUS: status.collect,
-            STREAMS: lambda: status.collect(with_datasets=False),
+            STATUS_WITHOUT_DATASETS: lambda: status.collect(with_datasets=False),
             SERVING: is_serving,
         }
         threading.Thread(target=self._answer, args=(answers,), name="parent", daemon=True).start()

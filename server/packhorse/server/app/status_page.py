@@ -23,7 +23,7 @@ class Page(Protocol):
         ...
 
     def has(self, path: str) -> bool:
-        """Whether the page has this path."""
+        """Returns whether the page has this path."""
         ...
 
 

@@ -308,7 +308,7 @@ class _Followed:
             async with aclosing(self._method(request, context)) as messages:
                 async for message in messages:
                     call.sending_since = time.perf_counter()
-                    show("sends", call, message)
+                    show("waits", call, message)
                     if self._interceptor.writes_to_end:
                         await write_to_its_end(message, context)
                     else:

@@ -41,7 +41,7 @@ class Activity(Watcher):
     ) -> None:
         self._metrics = metrics
         self._process_activity = process_activity
-        self._about: dict[str, Any] = {
+        self._constant_fields: dict[str, Any] = {
             "server_version": version,
             "process": secrets.randbits(63),
             "num_processes": num_processes,
@@ -60,7 +60,7 @@ class Activity(Watcher):
             return
         stream = self._streams.get(call)
         if stream is None:
-            stream = self._streams[call] = _opened(call)
+            stream = self._streams[call] = _stream_of(call)
         if isinstance(message, pb.StreamBinsResponse):
             if message.HasField("header"):
                 stream.num_steps, stream.digest = message.header.num_steps, message.header.digest
@@ -84,14 +84,14 @@ class Activity(Watcher):
             self._answered_at = now
             self._answer = pb.GetActivityResponse(
                 uptime_seconds=now - self._began,
-                streams=[_now(call, stream, now) for call, stream in self._streams.items()],
+                streams=[_updated(call, stream, now) for call, stream in self._streams.items()],
                 lanes=[
                     pb.LaneActivity(name=lane, num_waiting=int(waiting))
                     for (lane,), waiting in values_of(self._metrics.lane_waiting).items()
                 ],
                 datasets=self._datasets(),
                 process_activity=self._process_activity(),
-                **self._about,
+                **self._constant_fields,
             )
         return self._answer
 
@@ -123,14 +123,15 @@ class Activity(Watcher):
         self._lag_at = now
         lags = dict.fromkeys((dataset for (dataset,) in values_of(self._metrics.rank_lag)), 0)
         streams = self._streams.values()
-        begun = steps_of_ranks(streams, lambda stream: self._first_steps.get(stream.id, stream.first_step))
-        for run, steps in steps_of_ranks(streams).items():
-            lags[run.dataset] = max(lags.get(run.dataset, 0), max(begun[run].values()) - min(steps.values()))
+        begun_steps = steps_of_ranks(streams, lambda stream: self._first_steps.get(stream.id, stream.first_step))
+        for run, next_steps in steps_of_ranks(streams).items():
+            lag = max(begun_steps[run].values()) - min(next_steps.values())
+            lags[run.dataset] = max(lags.get(run.dataset, 0), lag)
         for dataset, lag in lags.items():
             self._metrics.rank_lag.labels(dataset).set(lag)
 
 
-def _opened(call: Call) -> pb.StreamActivity:
+def _stream_of(call: Call) -> pb.StreamActivity:
     stream = pb.StreamActivity(id=call.id, method=call.name, peer=call.peer)
     request = call.request
     if isinstance(request, pb.StreamBinsRequest):
@@ -141,7 +142,7 @@ def _opened(call: Call) -> pb.StreamActivity:
     return stream
 
 
-def _now(call: Call, stream: pb.StreamActivity, now: float) -> pb.StreamActivity:
+def _updated(call: Call, stream: pb.StreamActivity, now: float) -> pb.StreamActivity:
     """Returns a stream with its times brought up to date."""
     stream.num_messages, stream.sent_bytes, stream.open_seconds = call.num_sent, call.sent_bytes, now - call.began
     stream.blocked_seconds = call.blocked_seconds

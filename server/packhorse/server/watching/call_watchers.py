@@ -35,26 +35,26 @@ class CallLog(Watcher):
         """Logs a new stream once its first block or answer was sent: logging before would delay that message."""
         num_headers = 1 if isinstance(message, pb.StreamBinsResponse) else 0
         if call.is_stream and call.num_sent == num_headers + 1:
-            _STREAMS_LOG.info("stream opened", extra=fields(stream=call.id, **_who(call)))
+            _STREAMS_LOG.info("stream opened", extra=fields(stream=call.id, **_identity(call)))
 
     def ended(self, call: Call) -> None:
         """Logs the end of a stream, or a single call."""
         outcome = {"status": call.status.name, "seconds": round(call.seconds, 6), "why": call.message}
         if call.is_stream and call.num_sent:
             counts = {"blocks": call.num_sent - 1, "bytes": call.sent_bytes, "blocked": round(call.blocked_seconds, 3)}
-            _STREAMS_LOG.info("stream ended", extra=fields(stream=call.id, **_who(call), **counts, **outcome))
+            _STREAMS_LOG.info("stream ended", extra=fields(stream=call.id, **_identity(call), **counts, **outcome))
         elif call.is_stream and call.status is grpc.StatusCode.OK:  # nobody refused it
             _REFUSED_LOG.info(
-                "stream left before its first message", extra=fields(**_who(call), seconds=outcome["seconds"])
+                "stream left before its first message", extra=fields(**_identity(call), seconds=outcome["seconds"])
             )
         elif call.is_stream and call.status is not grpc.StatusCode.CANCELLED:
-            _REFUSED_LOG.warning("stream refused", extra=fields(**_who(call), **outcome))
+            _REFUSED_LOG.warning("stream refused", extra=fields(**_identity(call), **outcome))
         elif _LOG.isEnabledFor(logging.DEBUG):
             counts = {"received_bytes": call.received_bytes, "sent_bytes": call.sent_bytes}
-            _LOG.debug("call", extra=fields(**_who(call), **counts, **outcome))
+            _LOG.debug("call", extra=fields(**_identity(call), **counts, **outcome))
 
 
-def _who(call: Call) -> dict[str, Any]:
+def _identity(call: Call) -> dict[str, Any]:
     """Returns a log line's fields that identify a call: method, what it asks for, client."""
     method = call.name if call.is_ours else call.method
     return {"method": method, **call.facts(), "peer": call.peer, "token_name": call.holder}
@@ -74,7 +74,7 @@ class CallMetrics(Watcher):
         """Counts a call."""
         self._metrics.calls_started.labels(call.method).inc()
 
-    def sends(self, call: Call, message: Any) -> None:
+    def waits(self, call: Call, message: Any) -> None:
         """Counts a message that waits for its client."""
         if call.is_stream:
             self._metrics.blocked_streams.labels(call.name).inc()

@@ -93,7 +93,7 @@ class Watcher:
     def began(self, call: Call) -> None:
         """Is called when a call comes in, before its request is here."""
 
-    def sends(self, call: Call, message: Any) -> None:
+    def waits(self, call: Call, message: Any) -> None:
         """Is called when a message of a stream is ready, before it waits for its client."""
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:

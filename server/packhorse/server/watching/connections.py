@@ -46,7 +46,7 @@ class Connections(Watcher):
     `look` may run in a thread beside the event loop, which calls all other methods.
 
     Attributes:
-        most: connections that gRPC admits at once; None for no limit.
+        most_open: connections that gRPC admits at once; None for no limit.
         num_open: connections that were open at the last look.
         num_without_request: how many of these no request had come from.
         bytes_without_request: bytes received beside the messages of requests, over connections that were open at a
@@ -56,16 +56,16 @@ class Connections(Watcher):
     def __init__(self) -> None:
         if not _LOG.filters:
             _LOG.addFilter(LineLimit())
-        self.most: int | None = None
-        self._idle: set[str] = set()  # peers without a call at the last look
+        self.most_open: int | None = None
+        self._idle_peers: set[str] = set()  # without a call at the last look
         self.num_open = self.num_without_request = self.bytes_without_request = 0
         self._address = ""
         self._calls: set[Call] = set()
         self._message_bytes: Counter[str] = Counter()  # peer → bytes of its calls that have ended
-        self._beside: dict[str, int] = {}  # peer → bytes received beside requests, at the last look
+        self._beside_bytes: dict[str, int] = {}  # peer → bytes received beside requests, at the last look
         self._looked_at = time.monotonic()
 
-    def listen(self, address: str) -> None:
+    def count_at(self, address: str) -> None:
         """Sets the address whose connections are counted: HOST:PORT or unix:PATH."""
         self._address = address
 
@@ -83,37 +83,40 @@ class Connections(Watcher):
         """Asks the kernel about every connection, in some milliseconds for a thousand; logs those that flood."""
         now = time.monotonic()
         period_seconds, self._looked_at = max(1.0, now - self._looked_at), now
-        known = set(self._message_bytes)  # taken before the kernel is asked: those that it does not list are closed
+        # Taken before the kernel is asked: those that it does not list are closed.
+        known_peers = set(self._message_bytes)
         received = list(_open_connections(self._address))
-        requested = Counter(dict(self._message_bytes))
+        requested_bytes = Counter(dict(self._message_bytes))
         for call in list(self._calls):
             if call.peer:
-                requested[call.peer] += call.received_bytes
-        beside = {peer: max(0, num_bytes - requested[peer]) for peer, num_bytes in received if num_bytes is not None}
+                requested_bytes[call.peer] += call.received_bytes
+        beside_bytes = {
+            peer: max(0, num_bytes - requested_bytes[peer]) for peer, num_bytes in received if num_bytes is not None
+        }
         self.num_open = len(received)
-        self.num_without_request = sum(peer not in requested for peer in beside)
-        for peer, num_bytes in beside.items():
-            new = max(0, num_bytes - self._beside.get(peer, 0))
-            self.bytes_without_request += new
-            if new > FLOOD_BYTES_PER_SECOND * period_seconds:
+        self.num_without_request = sum(peer not in requested_bytes for peer in beside_bytes)
+        for peer, num_bytes in beside_bytes.items():
+            new_bytes = max(0, num_bytes - self._beside_bytes.get(peer, 0))
+            self.bytes_without_request += new_bytes
+            if new_bytes > FLOOD_BYTES_PER_SECOND * period_seconds:
                 _LOG.warning(
                     "a connection sends bytes that belong to no request",
-                    extra=fields(peer=peer, megabytes_per_second=round(new / 1e6 / period_seconds, 1)),
+                    extra=fields(peer=peer, megabytes_per_second=round(new_bytes / 1e6 / period_seconds, 1)),
                 )
-        for peer in known - beside.keys():
+        for peer in known_peers - beside_bytes.keys():
             self._message_bytes.pop(peer, None)
-        self._beside = beside
-        self._make_room(beside.keys())
+        self._beside_bytes = beside_bytes
+        self._make_room(beside_bytes.keys())
 
     def _make_room(self, peers: Set[str]) -> None:
         """Ends connections that have been without a call since the last look, if too many connections are open.
 
         Calls of health do not count: they need no token, and a `Watch` may last for ever.
         """
-        idle = peers - {call.peer for call in list(self._calls) if call.is_ours}
-        ending = idle & self._idle
-        self._idle = set(idle)
-        if self.most is None or self.num_open <= CROWDED_SHARE * self.most or not ending:
+        idle_peers = peers - {call.peer for call in list(self._calls) if call.is_ours}
+        ending = idle_peers & self._idle_peers
+        self._idle_peers = set(idle_peers)
+        if self.most_open is None or self.num_open <= CROWDED_SHARE * self.most_open or not ending:
             return
         for peer, connection in _sockets(self._address):
             if peer in ending:

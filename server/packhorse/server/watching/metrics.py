@@ -29,8 +29,8 @@ _CALL_SECONDS = (
 # fmt: on
 _CALL_BYTES = (0, 1 << 10, 1 << 11, *(1 << power for power in range(12, 33, 2)))
 
-Values: TypeAlias = Mapping[tuple[str, str], float]
-"""(kind, name) → value."""
+FileValues: TypeAlias = Mapping[tuple[str, str], float]
+"""Values of one of FILE_GAUGES: (kind, name) → value."""
 
 GAP_GAUGE = "packhorse_dataset_lower_bound_gap_ratio"
 """Name of a gauge that mixtures do not have, because their bins are those of their components."""
@@ -92,7 +92,7 @@ class Metrics:
     def __init__(
         self,
         datasets: Callable[[], list[PreparedDataset]],
-        file_values: Mapping[str, Callable[[], Values]] | None = None,
+        file_values: Mapping[str, Callable[[], FileValues]] | None = None,
         mixtures: Callable[[], list[MixtureDataset]] = list,
     ) -> None:
         self.registry = CollectorRegistry()
@@ -154,7 +154,7 @@ class Metrics:
         )
 
     def _add_calls(self) -> None:
-        """Adds the metrics of calls, under the names of gRFC A66. Its sizes are compressed, but we compress nothing."""
+        """Adds the metrics of calls, under the names of gRFC A66, which mean compressed sizes: we compress nothing."""
         self.errors = self._counter("packhorse_errors", "Requests that ended in an error, by reason", "reason")
         self.calls_started = self._counter("grpc_server_call_started", "Calls that began", "grpc_method")
         of_calls = ("grpc_method", "grpc_status")
@@ -232,7 +232,7 @@ def metric_names() -> frozenset[str]:
 
 
 def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
-    """Returns what a metric has in this process: the values of its labels → its value."""
+    """Returns a metric's values in this process: the values of its labels → its value."""
     return {
         tuple(sample.labels.values()): sample.value
         for family in metric.collect()
@@ -242,7 +242,7 @@ def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
 
 
 class _DatasetCollector:
-    """Computes DATASET_GAUGES and RESOURCE_GAUGE at a scrape, so that those of a withdrawn dataset disappear."""
+    """Computes DATASET_GAUGES and RESOURCE_GAUGE at a scrape, so that a withdrawn dataset's gauges disappear."""
 
     def __init__(
         self, datasets: Callable[[], list[PreparedDataset]], mixtures: Callable[[], list[MixtureDataset]]
@@ -257,19 +257,19 @@ class _DatasetCollector:
             for dataset in [*self._datasets(), *(self._mixtures() if name != GAP_GAUGE else ())]:
                 family.add_metric([dataset.name], value_of(dataset))
             yield family
-        full = GaugeMetricFamily(RESOURCE_GAUGE, RESOURCE_MEANING, labels=RESOURCE_LABELS)
+        fullness = GaugeMetricFamily(RESOURCE_GAUGE, RESOURCE_MEANING, labels=RESOURCE_LABELS)
         for dataset in self._datasets():
             manifest = dataset.manifest
             for each in manifest.resources:
                 if each.cap is not None:
-                    full.add_metric([dataset.name, each.name], each.total / (each.cap * manifest.num_bins))
-        yield full
+                    fullness.add_metric([dataset.name, each.name], each.total / (each.cap * manifest.num_bins))
+        yield fullness
 
 
 class _FileCollector:
     """Computes FILE_GAUGES at a scrape."""
 
-    def __init__(self, values: Mapping[str, Callable[[], Values]]) -> None:
+    def __init__(self, values: Mapping[str, Callable[[], FileValues]]) -> None:
         self._values = values
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

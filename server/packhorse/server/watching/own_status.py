@@ -16,7 +16,7 @@ from packhorse.server.access.tls import Certificates
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.watching.activity import Activity
-from packhorse.server.watching.metrics import Metrics, Values, values_of
+from packhorse.server.watching.metrics import FileValues, Metrics, values_of
 from packhorse.shelf import from_shelf
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire.certificates import days_until
@@ -63,7 +63,7 @@ class OwnStatus:
         activity: Activity,
         metrics: Metrics,
         certificates: Certificates | None,
-        unusable: Callable[[], Values],
+        unusable: Callable[[], FileValues],
     ) -> None:
         self._mixtures = mixtures
         self._activity = activity
@@ -71,9 +71,9 @@ class OwnStatus:
         self._certificates = certificates
         self._unusable = unusable
         self._loop = asyncio.get_running_loop()
-        self._worker = ThreadPoolExecutor(1, "waiting")
+        self._worker = ThreadPoolExecutor(1, "waiting")  # measures the waiting of runs
         self._facts: dict[tuple[str, str], dict[str, Any]] = {}  # by name and digest
-        self._measuring: Future[None] | None = None
+        self._measuring: Future[None] | None = None  # the last measurement of waiting
         self._waiting: list[dict[str, Any]] = []
 
     def collect(self, *, with_datasets: bool = True) -> ProcessStatus:
@@ -83,7 +83,7 @@ class OwnStatus:
             with_datasets: whether to add the facts of datasets. They take seconds, so only one of several processes,
                 which serve the same, is asked for them.
         """
-        activity = asyncio.run_coroutine_threadsafe(self._ask(), self._loop).result(_ANSWER_SECONDS)
+        activity = asyncio.run_coroutine_threadsafe(self._answer_activity(), self._loop).result(_ANSWER_SECONDS)
         if self._measuring is None or self._measuring.done():
             self._measuring = self._worker.submit(self._measure_waiting)
         expiries = {} if self._certificates is None else self._certificates.expiries()
@@ -97,7 +97,7 @@ class OwnStatus:
             datasets=self._datasets() if with_datasets else [],
         )
 
-    async def _ask(self) -> pb.GetActivityResponse:
+    async def _answer_activity(self) -> pb.GetActivityResponse:
         return self._activity.answer()
 
     def _datasets(self) -> list[dict[str, Any]]:
@@ -112,10 +112,7 @@ class OwnStatus:
             if not isinstance(dataset, PreparedDataset | MixtureDataset):
                 continue
             key = (name, dataset.manifest.digest)
-            known = self._facts.get(key)
-            if known is None:
-                known = facts_of(dataset)
-            facts[key] = known
+            facts[key] = self._facts[key] if key in self._facts else facts_of(dataset)
         self._facts = facts
         return list(facts.values())
 

@@ -15,8 +15,8 @@ from packhorse.v1 import packing_pb2 as pb
 _EVERY_SECONDS = 2.0
 """Time between two looks, at least."""
 
-_SHARE = 0.01
-"""Share of the time that looks may take: thousands of connections take tens of milliseconds."""
+_MOST_SHARE = 0.01
+"""The largest share of the time that looks may take: thousands of connections take tens of milliseconds."""
 
 
 class ProcessMetrics:
@@ -30,7 +30,7 @@ class ProcessMetrics:
     def __init__(self, metrics: Metrics, connections: Connections) -> None:
         self._metrics = metrics
         self._connections = connections
-        self._seen = Resources()
+        self._resources = Resources()
         self._bytes_without_request = 0
         self._num_left_out = 0
 
@@ -39,13 +39,13 @@ class ProcessMetrics:
         while True:
             began = time.monotonic()
             await asyncio.to_thread(self.measure)
-            await asyncio.sleep(max(_EVERY_SECONDS, (time.monotonic() - began) / _SHARE))
+            await asyncio.sleep(max(_EVERY_SECONDS, (time.monotonic() - began) / _MOST_SHARE))
 
     def measure(self) -> None:
         """Measures once, and updates the metrics."""
         metrics, connections = self._metrics, self._connections
         connections.look()
-        before, now = self._seen, Resources.now()
+        before, now = self._resources, Resources.now()
         num_left_out = STDERR.num_left_out
         metrics.processor_seconds.inc(now.processor_seconds - before.processor_seconds)
         metrics.memory.set(now.memory_bytes)
@@ -56,18 +56,18 @@ class ProcessMetrics:
         metrics.connections_without_request.set(connections.num_without_request)
         metrics.lines_left_out.inc(num_left_out - self._num_left_out)
         metrics.bytes_without_request.inc(connections.bytes_without_request - self._bytes_without_request)
-        self._seen, self._bytes_without_request = now, connections.bytes_without_request
+        self._resources, self._bytes_without_request = now, connections.bytes_without_request
         self._num_left_out = num_left_out
 
     def activity(self) -> pb.ProcessActivity:
         """Returns what was measured last."""
-        seen, connections = self._seen, self._connections
+        resources, connections = self._resources, self._connections
         return pb.ProcessActivity(
-            processor_seconds=seen.processor_seconds,
-            memory_bytes=seen.memory_bytes,
-            memory_limit_bytes=seen.memory_limit_bytes,
-            open_files=seen.open_files,
-            most_open_files=seen.most_open_files,
+            processor_seconds=resources.processor_seconds,
+            memory_bytes=resources.memory_bytes,
+            memory_limit_bytes=resources.memory_limit_bytes,
+            open_files=resources.open_files,
+            most_open_files=resources.most_open_files,
             num_connections=connections.num_open,
             num_connections_without_request=connections.num_without_request,
             bytes_without_request=connections.bytes_without_request,

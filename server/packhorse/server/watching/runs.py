@@ -37,7 +37,7 @@ class RunDigests(Watcher):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._seen_at: OrderedDict[_Key, float] = OrderedDict()  # by `time.monotonic`; the newest is last
-        self._of_call: dict[Call, _Key] = {}
+        self._key_of_call: dict[Call, _Key] = {}
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
         """Remembers the digest in a stream's header. A mixture's digest changes with its stages, so it is not shown."""
@@ -47,16 +47,16 @@ class RunDigests(Watcher):
         if message.header.components or not _RUN_ID.fullmatch(run):
             return
         key = (getattr(call.request, "dataset", ""), run, own_digest(message.header.digest))
-        self._of_call[call] = key
-        self._saw(key)
+        self._key_of_call[call] = key
+        self._show(key)
 
     def ended(self, call: Call) -> None:
         """Keeps a run's digest for KEEP_SECONDS after its stream has ended."""
-        key = self._of_call.pop(call, None)
+        key = self._key_of_call.pop(call, None)
         if key is not None:
-            self._saw(key)
+            self._show(key)
 
-    def _saw(self, key: _Key) -> None:
+    def _show(self, key: _Key) -> None:
         """Shows a digest as seen now, and takes old ones off the metric."""
         now = time.monotonic()
         self._seen_at[key] = now

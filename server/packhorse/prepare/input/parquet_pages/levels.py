@@ -124,13 +124,13 @@ def _pages(data: NDArray[np.uint8], chunk: Any) -> Iterator[_Page]:
     end = at + chunk.total_compressed_size
     if not 0 <= at <= end <= len(data):
         raise UnknownPageError
-    left = chunk.num_values
-    while left > 0:
+    num_left = chunk.num_values
+    while num_left > 0:
         if at >= end:
             raise UnknownPageError
         page = _page(data, at, end)
-        left -= page.num_values
-        if left < 0:
+        num_left -= page.num_values
+        if num_left < 0:
             raise UnknownPageError
         yield page
         at = page.begin + page.size_bytes
@@ -188,38 +188,38 @@ def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[n
         if min(page.levels) < 0 or ends[-1] > len(body):
             raise UnknownPageError
         return body, np.array([0, ends[1], ends[1], ends[2]], dtype=np.int64)
-    wanted = min(page.unpacked_bytes, _HEAD_BYTES)
+    wanted_bytes = min(page.unpacked_bytes, _HEAD_BYTES)
     while True:
-        head = _beginning(body, codec, wanted, page.unpacked_bytes)
+        head = _beginning(body, codec, wanted_bytes, page.unpacked_bytes)
         repetition_end = _SIZE_BYTES + _size_at(head, 0)
         definition_begin = definition_end = repetition_end + _SIZE_BYTES
         if definition_begin <= len(head):
             definition_end += _size_at(head, repetition_end)
             if definition_end <= len(head):
                 return head, np.array([_SIZE_BYTES, repetition_end, definition_begin, definition_end], dtype=np.int64)
-        if len(head) >= page.unpacked_bytes or len(head) < wanted:
+        if len(head) >= page.unpacked_bytes or len(head) < wanted_bytes:
             raise UnknownPageError
-        wanted = min(page.unpacked_bytes, max(2 * wanted, definition_end + _HEAD_BYTES))
+        wanted_bytes = min(page.unpacked_bytes, max(2 * wanted_bytes, definition_end + _HEAD_BYTES))
 
 
 def _size_at(head: NDArray[np.uint8], at: int) -> int:
     return int.from_bytes(head[at : at + _SIZE_BYTES].tobytes(), "little")
 
 
-def _beginning(body: NDArray[np.uint8], codec: str, wanted: int, unpacked_bytes: int) -> NDArray[np.uint8]:
-    """Decompresses at least the first `wanted` bytes of a page's body; fewer if the body is damaged."""
+def _beginning(body: NDArray[np.uint8], codec: str, wanted_bytes: int, unpacked_bytes: int) -> NDArray[np.uint8]:
+    """Decompresses at least the first `wanted_bytes` bytes of a page's body; fewer if the body is damaged."""
     if codec == "UNCOMPRESSED":
         return body
     if codec == "SNAPPY":
-        out = np.zeros(wanted, dtype=np.uint8)
+        out = np.zeros(wanted_bytes, dtype=np.uint8)
         return out[: max(0, unpack_snappy(body, out))]
     pa = require("pyarrow")
     try:
         if codec in _STREAMED:
             with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), _STREAMED[codec]) as stream:
-                parts = [stream.read(wanted)]
-                while parts[-1] and sum(map(len, parts)) < wanted:  # a read may return less
-                    parts.append(stream.read(wanted))
+                parts = [stream.read(wanted_bytes)]
+                while parts[-1] and sum(map(len, parts)) < wanted_bytes:  # a read may return less
+                    parts.append(stream.read(wanted_bytes))
                 return np.frombuffer(b"".join(parts), dtype=np.uint8)
         if codec in ("LZ4", "LZ4_RAW"):
             return np.frombuffer(pa.Codec("lz4_raw").decompress(pa.py_buffer(body), unpacked_bytes), dtype=np.uint8)
