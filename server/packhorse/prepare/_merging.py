@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, write_entries
 from packhorse.prepare._kernels import scatter
-from packhorse.prepare._spills import Entries, Spill, claim, map_entries, sort_segments
+from packhorse.prepare._spills import Entries, Spill, claim_array, map_entries, sort_segments
 from packhorse.prepare.totals import Counted
 from packhorse.wire import ids_sum
 
@@ -133,7 +133,7 @@ def _reused_or_claimed(path: Path, dtype_name: str, shape: tuple[int, ...]) -> s
             return str(path)
     except (OSError, ValueError):  # missing, or truncated
         pass
-    return claim(path, dtype_name, shape)
+    return claim_array(path, dtype_name, shape)
 
 
 def cut_merges(

@@ -50,11 +50,11 @@ class Spill:
     def claim(self, counted: TaskCounts, id_dtype: str, start_dtype: str | None) -> None:
         """Creates the spill's files with their disk space, in place of any old ones."""
         shape = (int(counted.counts.sum()),)
-        claim(self.ids, id_dtype, shape)
+        claim_array(self.ids, id_dtype, shape)
         if self.first_tokens and start_dtype:
-            claim(self.first_tokens, start_dtype, shape)
+            claim_array(self.first_tokens, start_dtype, shape)
         if self.over:
-            claim(self.over, "int64", (counted.num_over, 2))
+            claim_array(self.over, "int64", (counted.num_over, 2))
 
     def checksum(self) -> str:
         """Returns a checksum of all bytes of the spill's files."""
@@ -159,7 +159,7 @@ def sort_segments(ids: Entries, first_tokens: Entries | None, edges: NDArray[np.
             sort_pairs(ids[begin:end], first_tokens[begin:end])
 
 
-def claim(path: Path | str, dtype_name: str, shape: tuple[int, ...]) -> str:
+def claim_array(path: Path | str, dtype_name: str, shape: tuple[int, ...]) -> str:
     """Creates an array file with its disk space, in place of an old one, and returns its path."""
     Path(path).unlink(missing_ok=True)
     create_array(Path(path), dtype_name, shape)

@@ -100,11 +100,13 @@ class GroupTally:
             num_before = self.num_groups
             tokens = grouping.tokens()
             for rows in whole_groups(opened.ranges, grouping):
+                num_rows = len(rows.lengths)
                 if tokens is not None:
-                    add(rows.sharing_prefixes(tokens))
-                else:
-                    add(self._in_pieces(rows) if self._options.over_length == "split" else rows)
-                advance(len(rows.lengths))
+                    rows = rows.sharing_prefixes(tokens)
+                elif self._options.over_length == "split":
+                    rows = self._in_pieces(rows)
+                add(rows)
+                advance(num_rows)
         if self._unsplittable:
             raise ValueError(
                 self._unsplittable
@@ -141,10 +143,10 @@ class GroupTally:
 
     def _count(self, rows: WholeGroups) -> _Kept:
         """Counts some groups; those that do not fit a bin are left out."""
-        limit = self._options.rooms.longest_length + 1
         num_members = rows.sizes
         # Lengths are clipped so that sums do not overflow: a column may hold anything up to 2^63.
-        rooms = self._options.rooms.room(np.minimum(rows.lengths, limit))
+        too_long = self._options.rooms.longest_length + 1
+        rooms = self._options.rooms.room(np.minimum(rows.lengths, too_long))
         group_rooms = np.add.reduceat(rooms, rows.starts)
         amounts = np.add.reduceat(rows.resources, rows.starts)
         group_sizes = self.sizes.sizes_of(group_rooms, amounts)
@@ -153,9 +155,9 @@ class GroupTally:
         if not is_kept.all():
             self._leave_out(rows, is_kept, group_sizes, num_members)
             self.num_dropped += int((~is_kept).sum())
-            is_in = np.repeat(is_kept, num_members)
-            members = members[is_in]
-            first_tokens = None if first_tokens is None else first_tokens[is_in]
+            is_member_kept = np.repeat(is_kept, num_members)
+            members = members[is_member_kept]
+            first_tokens = None if first_tokens is None else first_tokens[is_member_kept]
         num_kept = num_members[is_kept]
         ends = self.members.num_members + np.cumsum(num_kept)
         self.num_groups += int(is_kept.sum())
@@ -172,9 +174,10 @@ class GroupTally:
         group_sizes: NDArray[np.int64],
         num_members: NDArray[np.int64],
     ) -> None:
-        """Treats groups that do not fit a bin: "drop" enters them in the ledger, "error" refuses the first.
+        """Treats groups that do not fit a bin as `over_length` says.
 
-        "split" only notes the reason for the first: `read` refuses at the end, with the number of all of them.
+        "drop" enters them in the ledger; "error" refuses the first; "split" only notes why the first does not fit, and
+        `read` refuses at the end, with the number of all of them.
 
         Args:
             rows: some groups.
@@ -186,7 +189,8 @@ class GroupTally:
             is_out = np.repeat(~is_kept, num_members)
             lengths = rows.source_lengths
             tokens = exact_sum(lengths[is_out])
-            over_cap = int(num_members[~is_kept & (group_sizes[:, 0] <= self._options.max_seq_len)].sum())
+            do_tokens_fit = group_sizes[:, 0] <= self._options.max_seq_len  # so a resource does not
+            over_cap = int(num_members[~is_kept & do_tokens_fit].sum())
             self.over_length.append(np.stack((rows.ids, lengths), axis=1)[is_out])
             self.ledger += OverLengthLedger(
                 sequences=int(is_out.sum()), source_tokens=tokens, tokens=tokens, over_cap=over_cap

@@ -154,11 +154,11 @@ def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[Who
     The last group of a batch may go on in the next batch, so its rows are held back until then.
     """
     pending = _PendingRows(len(ranges[0].columns.resources) if ranges else 0)
-    # `grouping.ids` begins with the first row of this input, whose number is not 0 when appending.
-    rows_without_group = ranges[0].first_index if ranges and grouping.ids is not None else 0
+    # When appending, rows are numbered after those of the version before, but `grouping.ids` begins with this input.
+    num_rows_before = ranges[0].first_index if ranges and grouping.ids is not None else 0
     for row_range in ranges:
         for batch in row_range.batches():
-            batch_row = row_range.first_index + batch.first_row - row_range.first_row - rows_without_group
+            batch_row = row_range.first_index + batch.first_row - row_range.first_row - num_rows_before
             pending.add(batch, _group_numbers(batch, batch_row, grouping, row_range))
             group_edges = np.flatnonzero(pending.group_numbers[1:] != pending.group_numbers[:-1]) + 1
             if len(group_edges):

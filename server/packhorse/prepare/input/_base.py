@@ -148,13 +148,14 @@ class RowRange(ABC):
         bad = np.flatnonzero(faults)
         if self.columns.on_bad_row == "error":
             first_bad = int(bad[0])
-            self._refuse(raw, first_row, first_bad, Fault(faults[first_bad]))
+            raise self._refusal(raw, first_row, first_bad, Fault(faults[first_bad]))
+        # Rows are skipped only without groups and resources, so the batch has neither.
         sound = np.flatnonzero(faults == Fault.NONE)
         skipped = np.stack([first_row + bad, faults[bad]], axis=1).astype(np.int64)
         return Batch(as_int64(raw.lengths[sound]), as_int64(ids[sound]), first_row, sound, skipped)
 
-    def _refuse(self, raw: RawRows, first_row: int, index: int, fault: Fault) -> None:
-        """Raises the ValueError for a bad row: what is wrong with which column, and the way out."""
+    def _refusal(self, raw: RawRows, first_row: int, index: int, fault: Fault) -> ValueError:
+        """Returns the error for a bad row: what is wrong with which column, and the way out."""
         row = first_row + index
         column, value = self._wrong_value(raw, index, fault)
         if fault is Fault.SHORT_LENGTH and self.is_list:
@@ -174,7 +175,7 @@ class RowRange(ABC):
         }.get(fault, f"is null{part}")
         may_skip = self.columns.group is None and not self.columns.resources
         or_skip = (", or choose " + parameter("on_bad_row", "skip")) if may_skip else ""
-        raise ValueError(f"{self.where}: row {row}, {subject} {problem}; repair the row or leave it out" + or_skip)
+        return ValueError(f"{self.where}: row {row}, {subject} {problem}; repair the row or leave it out" + or_skip)
 
     def _wrong_value(self, raw: RawRows, index: int, fault: Fault) -> tuple[str | None, Any]:
         """Returns the column with a row's fault, None for lengths without a column, and the value in it."""

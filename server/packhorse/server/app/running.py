@@ -52,7 +52,7 @@ from packhorse.server.watching.file_values import file_values
 from packhorse.server.watching.metrics import UNUSABLE_FILES, Metrics
 from packhorse.server.watching.own_status import OwnStatus
 from packhorse.server.watching.process_metrics import ProcessMetrics
-from packhorse.server.watching.runs import RunDigests
+from packhorse.server.watching.run_digests import RunDigests
 from packhorse.server.watching.tracing import Tracing
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
@@ -158,10 +158,8 @@ class Server:
                 *_OPTIONS,
                 ("grpc.so_reuseport", int(config.processes > 1)),  # else a second server on the port is an error
                 ("grpc.max_allowed_incoming_connections", connection_limit),
-                (
-                    "grpc.server.max_pending_requests",
-                    connection_limit,
-                ),  # gRPC cancels further requests without a message
+                # gRPC cancels further requests without a message.
+                ("grpc.server.max_pending_requests", connection_limit),
                 ("grpc.server.max_pending_requests_hard_limit", connection_limit),
                 ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
             ),

@@ -12,6 +12,9 @@ from packhorse.compiling import kernel
 NO_ROW, DAMAGED = -1, -2
 """Results of `add_lists` that are no row: no list has begun yet; the page is damaged."""
 
+_REPETITION, _DEFINITION = 0, 1
+"""Indices of the two kinds of levels in the arrays of `add_lists`."""
+
 
 @kernel
 def add_lists(
@@ -45,57 +48,57 @@ def add_lists(
     Returns:
         The row of the last value; DAMAGED if the page is damaged.
     """
-    at = np.array([spans[0], spans[2]])  # the next byte: [0] of repetition levels, [1] of definition levels, as below
+    at = np.array([spans[0], spans[2]])  # the next byte, for each kind of levels
     stop = np.array([spans[1], spans[3]])  # where their bytes end
     left = np.zeros(2, dtype=np.int64)  # levels left in the current run
     repeated = np.zeros(2, dtype=np.int64)  # the level that the run repeats
     bit = np.full(2, -1)  # the number of the next packed level's first bit; -1 in a run that repeats one level
     done = 0
     while done < num_values:
-        for which in range(2):
-            if left[which]:
+        for kind in range(2):
+            if left[kind]:
                 continue
             header: Any = 0  # a number of seven bits a byte; its lowest bit tells the two kinds of runs apart
             shift = 0
             while True:
-                if at[which] >= stop[which] or shift > 35:  # longer than any header
+                if at[kind] >= stop[kind] or shift > 35:  # longer than any header
                     return DAMAGED
-                byte = np.int64(data[at[which]])
-                at[which] += 1
+                byte = np.int64(data[at[kind]])
+                at[kind] += 1
                 header |= (byte & 127) << shift
                 shift += 7
                 if byte < 128:
                     break
-            left[which] = header >> 1
+            left[kind] = header >> 1
             if header & 1:  # packed levels
-                bits = 1 if which == 0 else width
-                bit[which] = at[which] * 8
-                at[which] += left[which] * bits
-                left[which] *= 8
+                bits = 1 if kind == _REPETITION else width
+                bit[kind] = at[kind] * 8
+                at[kind] += left[kind] * bits
+                left[kind] *= 8
             else:
-                if at[which] >= stop[which]:
+                if at[kind] >= stop[kind]:
                     return DAMAGED
-                bit[which] = -1
-                repeated[which] = np.int64(data[at[which]])
-                at[which] += 1
-            if left[which] == 0 or at[which] > stop[which]:
+                bit[kind] = -1
+                repeated[kind] = np.int64(data[at[kind]])
+                at[kind] += 1
+            if left[kind] == 0 or at[kind] > stop[kind]:
                 return DAMAGED
-        count = min(left[0], left[1], num_values - done)
-        if bit[0] < 0 and repeated[0] == 1 and bit[1] < 0:
-            if row < 0 or repeated[1] <= null_level:
+        count = min(left[_REPETITION], left[_DEFINITION], num_values - done)
+        if bit[_REPETITION] < 0 and repeated[_REPETITION] == 1 and bit[_DEFINITION] < 0:
+            if row < 0 or repeated[_DEFINITION] <= null_level:
                 return DAMAGED
             lengths[row] += count
         else:
             for _ in range(count):
-                repetition, definition = repeated[0], repeated[1]
-                if bit[0] >= 0:
-                    repetition = (np.int64(data[bit[0] >> 3]) >> (bit[0] & 7)) & 1
-                    bit[0] += 1
-                if bit[1] >= 0:
+                repetition, definition = repeated[_REPETITION], repeated[_DEFINITION]
+                if bit[_REPETITION] >= 0:
+                    repetition = (np.int64(data[bit[_REPETITION] >> 3]) >> (bit[_REPETITION] & 7)) & 1
+                    bit[_REPETITION] += 1
+                if bit[_DEFINITION] >= 0:
                     definition = 0
                     for i in range(width):
-                        definition |= ((np.int64(data[bit[1] >> 3]) >> (bit[1] & 7)) & 1) << i
-                        bit[1] += 1
+                        definition |= ((np.int64(data[bit[_DEFINITION] >> 3]) >> (bit[_DEFINITION] & 7)) & 1) << i
+                        bit[_DEFINITION] += 1
                 if repetition == 0:
                     row += 1
                 if row < 0 or row >= len(lengths):
@@ -106,8 +109,8 @@ def add_lists(
                     return DAMAGED
                 elif definition < null_level:
                     is_null[row] = True
-        left[0] -= count
-        left[1] -= count
+        left[_REPETITION] -= count
+        left[_DEFINITION] -= count
         done += count
     return row
 
