@@ -155,8 +155,8 @@ def cut_merges(
     entry_bytes = data_bytes // total
     header_bytes = Path(output).stat().st_size - data_bytes
     range_bytes = min(_RANGE_BYTES, data_bytes // (_RANGES_OF_WORKER * workers))
-    unit = _HUGE_PAGE_BYTES if range_bytes >= _HUGE_PAGE_BYTES else PAGE_BYTES
-    range_bytes = max(PAGE_BYTES, range_bytes // unit * unit)
+    page_bytes = _HUGE_PAGE_BYTES if range_bytes >= _HUGE_PAGE_BYTES else PAGE_BYTES
+    range_bytes = max(PAGE_BYTES, range_bytes // page_bytes * page_bytes)
     inner = range((range_bytes - header_bytes) // entry_bytes, total, range_bytes // entry_bytes)
     range_edges = [0, *(entry for entry in inner if entry > 0), total]
     for begin, end in pairwise(range_edges):
@@ -178,7 +178,7 @@ class _Columns(NamedTuple):
     """The entries of one spill's files, mapped."""
 
     ids: Entries
-    seconds: Entries | None
+    second_numbers: Entries | None
     """The second number of each entry: its first token, or its length if the array is over_length.npy. None if all are
     0."""
 
@@ -212,22 +212,22 @@ def merge_task(task: MergeTask) -> Merged:
     merged_edges = np.concatenate(([0], np.cumsum(np.diff(edges, axis=1).sum(axis=0))))
     written = map_entries(task.output)
     ids = np.empty(task.num_entries, dtype=written.dtype if task.writes == "ids" else np.int64)
-    seconds = None
-    if any(of_spill.seconds is not None for of_spill in columns):
-        seconds = np.zeros(task.num_entries, dtype=written.dtype if task.writes == "first_tokens" else np.int64)
+    second_numbers = None
+    if any(of_spill.second_numbers is not None for of_spill in columns):
+        second_numbers = np.zeros(task.num_entries, dtype=written.dtype if task.writes == "first_tokens" else np.int64)
     cursors = merged_edges[:-1].copy()
     for of_spill, spill_edges in zip(columns, edges, strict=True):
-        if seconds is not None and of_spill.seconds is not None:
-            scatter(of_spill.seconds, spill_edges, cursors.copy(), seconds)
+        if second_numbers is not None and of_spill.second_numbers is not None:
+            scatter(of_spill.second_numbers, spill_edges, cursors.copy(), second_numbers)
         scatter(of_spill.ids, spill_edges, cursors, ids)
     if task.sort:
-        sort_segments(ids, seconds, merged_edges)
+        sort_segments(ids, second_numbers, merged_edges)
     entries, sums = ids, (0, 0)
     if task.writes == "ids":
-        sums = ids_sum(ids, seconds)
+        sums = ids_sum(ids, second_numbers)
     else:
-        assert seconds is not None
-        entries = seconds if task.writes == "first_tokens" else np.stack([ids, seconds], axis=1)
+        assert second_numbers is not None
+        entries = second_numbers if task.writes == "first_tokens" else np.stack([ids, second_numbers], axis=1)
     write_entries(Path(task.output), task.first_entry, entries)
     return Merged(sums, _checksum(entries))
 
@@ -278,17 +278,17 @@ def _entries_at(
     high = max(int(segment[-1]) for segment in segments if len(segment))
     while low < high:  # the id of that rank is in [low, high]
         pivots = sorted({low + (high - low) * i // _PIVOTS for i in range(_PIVOTS)})
-        num_at_most = sum(_num_below(segment, pivots, "right") for segment in segments)
-        above = int(np.searchsorted(num_at_most, rank, side="right"))  # the first pivot that is not below the id
-        low = pivots[above - 1] + 1 if above else low
-        high = pivots[above] if above < len(pivots) else high
-    before = np.array([_num_below(segment, [low], "left")[0] for segment in segments])
-    through = np.array([_num_below(segment, [low], "right")[0] for segment in segments])
+        points = sum(_insertion_points(segment, pivots, "right") for segment in segments)
+        num_below = int(np.searchsorted(points, rank, side="right"))  # pivots below the id
+        low = pivots[num_below - 1] + 1 if num_below else low
+        high = pivots[num_below] if num_below < len(pivots) else high
+    before = np.array([_insertion_points(segment, [low], "left")[0] for segment in segments])
+    through = np.array([_insertion_points(segment, [low], "right")[0] for segment in segments])
     return begins + before + _dealt_in_order(through - before, rank - int(before.sum()))
 
 
-def _num_below(segment: Entries, values: Sequence[int], side: Literal["left", "right"]) -> NDArray[np.int64]:
-    """Returns how many ids of an ascending segment are less than each value ("left"), or not greater ("right")."""
+def _insertion_points(segment: Entries, values: Sequence[int], side: Literal["left", "right"]) -> NDArray[np.int64]:
+    """Returns `np.searchsorted` of values in an ascending segment: how many ids are less ("left") or not greater."""
     limits = np.iinfo(segment.dtype)  # a value may be outside the type of this spill's ids
     fitting = np.array([min(max(value, limits.min), limits.max) for value in values], dtype=segment.dtype)
     found = np.searchsorted(segment, fitting, side=side)

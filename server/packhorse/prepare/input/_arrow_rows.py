@@ -16,6 +16,8 @@ from packhorse.prepare.input._rows import RawRows, as_amounts
 
 _GRID_AXES = 3
 """Numbers of a grid: t, h and w."""
+_MOST_LIST_DEPTH = 2
+"""Depth of a list of grids."""
 
 
 def is_amount(kind: Any) -> bool:
@@ -24,7 +26,7 @@ def is_amount(kind: Any) -> bool:
     depth = 0
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
-    return depth <= 2 and bool(types.is_integer(kind))
+    return depth <= _MOST_LIST_DEPTH and bool(types.is_integer(kind))
 
 
 def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
@@ -97,15 +99,13 @@ def with_other_columns(rows: RawRows, table: Any, columns: InputColumns) -> RawR
         rows = rows._replace(groups=groups, null_groups=null_groups)
     if not columns.resources:
         return rows
-    amounts, nulls = zip(*(amounts_of(_column_of(table, name)) for name in columns.amounts), strict=True)
-    is_null = [
-        np.zeros(len(values), dtype=np.bool_) if null is None else null
-        for values, null in zip(amounts, nulls, strict=True)
-    ]
-    return rows._replace(
-        resources=np.stack(amounts, axis=1),
-        null_resources=np.stack(is_null, axis=1) if any(null is not None for null in nulls) else None,
-    )
+    resources, null_masks = [], []
+    for name in columns.amounts:
+        amounts, nulls = amounts_of(_column_of(table, name))
+        resources.append(amounts)
+        null_masks.append(np.zeros(len(amounts), dtype=np.bool_) if nulls is None else nulls)
+    is_null = np.stack(null_masks, axis=1)
+    return rows._replace(resources=np.stack(resources, axis=1), null_resources=is_null if is_null.any() else None)
 
 
 def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:
