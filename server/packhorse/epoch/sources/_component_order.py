@@ -20,13 +20,14 @@ from packhorse.storage import BoundedCache
 
 _CHUNK = 1 << 14  # positions of a chunk
 _BYTES_PER_POSITION = 8
-_MOST_BYTES = 4 << 20  # memory of the chunks that are remembered, those used last; at least two are
+_MOST_BYTES = 4 << 20  # memory of the chunks that are remembered, which are those used last
+_LEAST_CHUNKS = 2  # so many are remembered in any case
 
 
 class _Chunk(NamedTuple):
     """Consecutive positions whose components were computed together."""
 
-    before: list[int]
+    counts_before: list[int]
     """Number of positions that each component gets before the chunk."""
     components: NDArray[np.int32]
     """Component of each position: int32 [positions]."""
@@ -48,13 +49,14 @@ class ComponentOrder:
         self._tree = tree
         self._length = length
         self._lock = threading.Lock()
-        self._chunks: BoundedCache[int, _Chunk] = BoundedCache(max(2, _MOST_BYTES // (_BYTES_PER_POSITION * _CHUNK)))
+        most_chunks = max(_LEAST_CHUNKS, _MOST_BYTES // (_BYTES_PER_POSITION * _CHUNK))
+        self._chunks: BoundedCache[int, _Chunk] = BoundedCache(most_chunks)
 
     @property
     def most_bytes(self) -> int:
         """The most bytes of memory that the order takes."""
-        whole = _MOST_BYTES + _BYTES_PER_POSITION * _CHUNK
-        return whole if self._length is None else min(_BYTES_PER_POSITION * self._length, whole)
+        without_end = _MOST_BYTES + _BYTES_PER_POSITION * _CHUNK  # one chunk is made while the others are remembered
+        return without_end if self._length is None else min(_BYTES_PER_POSITION * self._length, without_end)
 
     def before(self, num: int) -> list[int]:
         """Returns the number of the first `num` positions that each component gets; `num` may be of any size."""
@@ -76,7 +78,7 @@ class ComponentOrder:
         while done < len(positions):
             chunk_number = (first + int(positions[done])) // _CHUNK
             chunk = self._chunk(chunk_number)
-            base = np.array([a - b for a, b in zip(chunk.before, before, strict=True)], dtype=np.int64)
+            base = np.array([a - b for a, b in zip(chunk.counts_before, before, strict=True)], dtype=np.int64)
             begin = chunk_number * _CHUNK - first
             done = _look_up(chunk.components, chunk.numbers, base, begin, positions, done, components, numbers)
         return components, numbers
@@ -84,23 +86,26 @@ class ComponentOrder:
     def positions_of(
         self, component: int, first: int, before: Sequence[int], end: int, numbers: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Returns a component's positions with some numbers, from `first` on: int64 [N]; the inverse of `look_up`.
+        """Returns the positions that a component has under some numbers, counted from `first`: int64 [N].
+
+        This is the inverse of `look_up`.
 
         Args:
             component: the component.
             first: as for `look_up`.
             before: as for `look_up`.
-            end: end of the positions that are searched.
+            end: exclusive end of the positions that are searched, counted from 0.
             numbers: for each position, the number of the component's positions from `first` to there: int64 [N].
         """
         positions = np.empty(len(numbers), dtype=np.int64)
         chunks = range(first // _CHUNK, -(-end // _CHUNK))
         for i, number in enumerate(numbers.tolist()):
-            wanted = number + before[component]
-            which = bisect_right(chunks, wanted, key=lambda c: self._tree.before_of(component, c * _CHUNK)) - 1
-            chunk = self._chunk(chunks[which])
-            inside = np.flatnonzero(chunk.components == component)[wanted - chunk.before[component]]
-            positions[i] = chunks[which] * _CHUNK + int(inside) - first
+            number_from_0 = number + before[component]
+            index = bisect_right(chunks, number_from_0, key=lambda c: self._tree.before_of(component, c * _CHUNK)) - 1
+            chunk = self._chunk(chunks[index])
+            number_in_chunk = number_from_0 - chunk.counts_before[component]
+            position_in_chunk = int(np.flatnonzero(chunk.components == component)[number_in_chunk])
+            positions[i] = chunks[index] * _CHUNK + position_in_chunk - first
         return positions
 
     def _chunk(self, number: int) -> _Chunk:
@@ -112,8 +117,8 @@ class ComponentOrder:
         first = number * _CHUNK
         length = _CHUNK if self._length is None else min(_CHUNK, self._length - first)
         components, numbers = np.empty(length, dtype=np.int32), np.empty(length, dtype=np.uint32)
-        before = self._tree.deal(first, components, numbers)
-        return _Chunk(before, components, numbers)
+        counts_before = self._tree.deal(first, components, numbers)
+        return _Chunk(counts_before, components, numbers)
 
 
 @kernel_or()

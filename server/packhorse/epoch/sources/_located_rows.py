@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packhorse.epoch.sources.source import Locations
 
-_WHICH, _COMPONENT, _FIRST_TOKEN, _LENGTH, POSITION, INDEX_IN_BIN = range(6)
+_WHICH, _COMPONENT, _FIRST_TOKEN, _LENGTH, _POSITION, _INDEX_IN_BIN = range(6)
 """Fields of the table, int64 [6, rows]. The first is the index of the id among the distinct ids that are looked up; the
 others are as in `Locations`."""
 
@@ -22,16 +22,20 @@ def rows_of_missing(unique: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows
 
 
-def rows_of(unique: NDArray[np.int64], component_ids: NDArray[np.int64], found: Locations) -> NDArray[np.int64]:
-    """Returns locations as rows of the table: int64 [6, rows].
+def rows_of(
+    unique: NDArray[np.int64], found: Locations, component_ids: NDArray[np.int64], positions: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Returns what a component found as rows of the table: int64 [6, rows].
 
     Args:
         unique: the distinct ids, ascending: int64 [n].
-        component_ids: component of each location: int64 [rows].
-        found: locations of these ids; their own component_ids are left out.
+        found: locations of these ids in an epoch of the component.
+        component_ids: the mixture's component of each location: int64 [rows].
+        positions: the mixture's position of each location, -1 if it is not in the mixture's epoch: int64 [rows].
     """
     which = np.searchsorted(unique, found.ids)
-    return np.stack((which, component_ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin))
+    index_in_bin = np.where(positions < 0, -1, found.index_in_bin)
+    return np.stack((which, component_ids, found.first_tokens, found.lengths, positions, index_in_bin))
 
 
 def joined_locations(
@@ -54,8 +58,8 @@ def joined_locations(
         component_ids=rows[_COMPONENT],
         first_tokens=rows[_FIRST_TOKEN],
         lengths=rows[_LENGTH],
-        positions=rows[POSITION],
-        index_in_bin=rows[INDEX_IN_BIN],
+        positions=rows[_POSITION],
+        index_in_bin=rows[_INDEX_IN_BIN],
     )
 
 
@@ -65,9 +69,9 @@ def _without_superseded(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     These are an id's row without a component if it has another row with one, and a piece's row without a position if
     the piece has another row with one.
     """
-    rows = rows[:, np.lexsort((rows[POSITION], rows[_FIRST_TOKEN], rows[_COMPONENT], rows[_WHICH]))]
+    rows = rows[:, np.lexsort((rows[_POSITION], rows[_FIRST_TOKEN], rows[_COMPONENT], rows[_WHICH]))]
     is_of_same_id, is_of_same_component, is_of_same_piece = np.zeros((3, rows.shape[1]), dtype=bool)  # as the next row
     is_of_same_id[:-1] = rows[_WHICH, 1:] == rows[_WHICH, :-1]
     is_of_same_component[:-1] = is_of_same_id[:-1] & (rows[_COMPONENT, 1:] == rows[_COMPONENT, :-1])
     is_of_same_piece[:-1] = is_of_same_component[:-1] & (rows[_FIRST_TOKEN, 1:] == rows[_FIRST_TOKEN, :-1])
-    return rows[:, ~(((rows[_COMPONENT] < 0) & is_of_same_id) | ((rows[POSITION] < 0) & is_of_same_piece))]
+    return rows[:, ~(((rows[_COMPONENT] < 0) & is_of_same_id) | ((rows[_POSITION] < 0) & is_of_same_piece))]

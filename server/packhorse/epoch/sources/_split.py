@@ -36,7 +36,7 @@ _FORCED, _OFFSET, _LENGTH, _ITEM, _NEXT_LENGTH, _NEXT_ITEM, _NEXT_OVER = range(7
 """Columns of `State` as a row of numbers, in the order of its fields."""
 _NO_ITEM = -2  # a `State.item`: the stratum has no cell for the lesser
 _U1, _U32, _LOW_32 = np.uint64(1), np.uint64(32), np.uint64(2**32 - 1)
-_OF_32_BITS = 2.0**-32
+_TO_FRACTION = 2.0**-32  # makes a number of 32 bits a fraction in [0, 1)
 
 
 class Node(NamedTuple):
@@ -140,25 +140,25 @@ def split_of(lesser: Node, greater: Node) -> Split:
 def progress(split: Split, key: np.uint64, m: int) -> Progress:
     """Returns where a split is after its first m cells; the key decides which cells the lesser gets."""
     lesser_cap, greater_cap = split.caps
-    num, stratum, state = _without_caps(split, key, m)
+    num_lesser, stratum, state = _progress_without_caps(split, key, m)
     if lesser_cap < NO_CAP:
-        num = min(num, lesser_cap)
+        num_lesser = min(num_lesser, lesser_cap)
     if greater_cap < NO_CAP:
-        num = max(num, m - greater_cap)
-    return Progress(num, m - num, _modulo(stratum), state)
+        num_lesser = max(num_lesser, m - greater_cap)
+    return Progress(num_lesser, m - num_lesser, _modulo(stratum), state)
 
 
-def _without_caps(split: Split, key: np.uint64, m: int) -> tuple[int, int, State]:
-    """Returns the lesser's number of the first m cells if there are no caps; the next cell's stratum; and its state."""
+def _progress_without_caps(split: Split, key: np.uint64, m: int) -> tuple[int, int, State]:
+    """Returns `num_lesser`, `stratum` (not modulo 2^64) and `state` of the `Progress` of a split without caps."""
     part, whole, forced = split.part, split.whole, max(split.forced - m, 0)
-    num, m = min(m, split.forced), max(m - split.forced, 0)
+    num_lesser, m = min(m, split.forced), max(m - split.forced, 0)
     if not part:
-        return num, 0, State(forced, 0, NO_CAP, _NO_ITEM, NO_CAP, _NO_ITEM, 0)
+        return num_lesser, 0, State(forced, 0, NO_CAP, _NO_ITEM, NO_CAP, _NO_ITEM, 0)
     due = split.debt + m * part
     if due < 0:  # the lesser has had too much: stratum 0 has not begun
         length = -(due // part)
         next_item, next_length, next_over = _item(np.uint64(0), due + length * part, part, whole, key, -1, False)
-        return num, -1, State(forced, 0, length, _NO_ITEM, next_length, next_item, next_over)
+        return num_lesser, -1, State(forced, 0, length, _NO_ITEM, next_length, next_item, next_over)
     # The current stratum, its cells that are over, and the units between its begin and that of its first cell.
     stratum, offset = divmod(due, whole)
     offset, rest = divmod(offset, part)
@@ -171,8 +171,8 @@ def _without_caps(split: Split, key: np.uint64, m: int) -> tuple[int, int, State
     item, length, over = _item(_modulo(stratum), rest, part, whole, key, -1 if stratum else cut, is_taken)
     is_taken = over > 0 and item == length - 1
     next_item, next_length, next_over = _item(_modulo(stratum + 1), over, part, whole, key, -1, is_taken)
-    num += stratum + (item < offset)
-    return num, stratum, State(forced, offset, length, item, next_length, next_item, next_over)
+    num_lesser += stratum + (item < offset)
+    return num_lesser, stratum, State(forced, offset, length, item, next_length, next_item, next_over)
 
 
 def _modulo(stratum: int) -> np.uint64:
@@ -206,14 +206,14 @@ def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is
 def _chosen(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is_taken: Any, length: Any) -> Any:
     """Does the work of `_item`; `length` is the number of cells that begin in the stratum."""
     over = rest + length * part - whole
-    word = mix(key ^ (stratum * GOLDEN))
-    at = np.float64(word >> _U32) * _OF_32_BITS * whole  # a random unit of the stratum
-    inner = np.float64(word & _LOW_32) * _OF_32_BITS  # in [0, 1): chooses among the cells inside the stratum
+    random_bits = mix(key ^ (stratum * GOLDEN))
+    unit = np.float64(random_bits >> _U32) * _TO_FRACTION * whole  # a random unit of the stratum
+    inner = np.float64(random_bits & _LOW_32) * _TO_FRACTION  # chooses among the cells inside the stratum
     if cut >= 0:
         return min(cut + np.int64(inner * (length - cut)), length - 1), length, over
-    if over > 0 and at >= whole - (part - over):
+    if over > 0 and unit >= whole - (part - over):
         return length - 1, length, over
-    if rest > 0 and not is_taken and at * (whole - part + rest) < np.float64(rest) * whole:
+    if rest > 0 and not is_taken and unit * (whole - part + rest) < np.float64(rest) * whole:
         return -1, length, over
     num_inner = length - (1 if over > 0 else 0)
     return min(np.int64(inner * num_inner), num_inner - 1), length, over
@@ -222,32 +222,32 @@ def _chosen(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, 
 @kernel_part
 def mark_lessers(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: Any) -> None:
     """Marks which of a split's next cells are the lesser's, given its state and stratum."""
-    num = len(is_lesser)
-    first = min(state[_FORCED], num)
-    for i in range(num):
-        is_lesser[i] = i < first
-    begin = first - state[_OFFSET]  # the stratum's begin, as an index of `is_lesser`; below 0 if it is before
+    num_cells = len(is_lesser)
+    num_forced = min(state[_FORCED], num_cells)
+    for i in range(num_cells):
+        is_lesser[i] = i < num_forced
+    begin = num_forced - state[_OFFSET]  # the stratum's begin, as an index of `is_lesser`; below 0 if it is before
     item, length = state[_ITEM], state[_LENGTH]
     next_item, next_length, next_over = state[_NEXT_ITEM], state[_NEXT_LENGTH], state[_NEXT_OVER]
-    least = max(whole // max(part, 1), 1)
-    while begin < num:
-        if item >= -1 and first <= begin + item < num:
+    shortest = max(whole // max(part, 1), 1)  # so many cells begin in a stratum, or one more
+    while begin < num_cells:
+        if item >= -1 and num_forced <= begin + item < num_cells:
             is_lesser[begin + item] = 1
         begin += length
-        if begin - 1 < num and next_item == -1:
+        if begin - 1 < num_cells and next_item == -1:
             is_lesser[begin - 1] = 1
         stratum += _U1
         item, length, over = next_item, next_length, next_over
-        after = least if over + least * part >= whole else least + 1
+        next_length = shortest if over + shortest * part >= whole else shortest + 1
         is_taken = over > 0 and item == length - 1
         next_item, next_length, next_over = _chosen(
-            stratum + _U1, over, part, whole, key, np.int64(-1), is_taken, np.int64(after)
+            stratum + _U1, over, part, whole, key, np.int64(-1), is_taken, np.int64(next_length)
         )
 
 
 @kernel_part
 def apply_caps(lesser_left: Any, greater_left: Any, is_lesser: Any) -> None:
-    """Gives the cells of a side that has reached its cap to the other; the first two are what caps leave each side."""
+    """Gives the cells of a side that has reached its cap to the other. `…_left` is how many bins a cap still allows."""
     for i in range(len(is_lesser)):
         if is_lesser[i]:
             is_lesser[i] = lesser_left > 0

@@ -12,7 +12,7 @@ is due to each component to `stages`.
 
 import heapq
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,15 @@ from packhorse.epoch.sources._split import (
 )
 
 _U1 = np.uint64(1)
+
+
+class _Step(NamedTuple):
+    """A step down the tree: from a split to one of its sides."""
+
+    split: int
+    """Number of the split."""
+    is_greater: bool
+    """Whether the step is to the greater's side."""
 
 
 class SplitTree:
@@ -62,7 +71,7 @@ class SplitTree:
     def _grow(self, weights: Sequence[int], debts: Sequence[int], caps: Sequence[int] | None) -> int:
         """Makes the splits of the Huffman tree, and returns its root."""
         caps = [NO_CAP if weight else 0 for weight in weights] if caps is None else caps
-        components = [c for c, most in enumerate(caps) if most]
+        components = [c for c, cap in enumerate(caps) if cap]
         heap = [Node(weights[c], order, ~c, debts[c], caps[c]) for order, c in enumerate(components)]
         heapq.heapify(heap)
         order = len(heap)
@@ -89,10 +98,12 @@ class SplitTree:
 
     def before_of(self, component: int, n: int) -> int:
         """Returns the number of the first n positions that one component gets."""
-        for node, is_greater in self._paths.get(component, ()):
-            found = progress(self._splits[node], self._keys[node], n)
-            n = found.num_greater if is_greater else found.num_lesser
-        return n if component in self._paths else 0
+        if component not in self._paths:  # its cap is 0
+            return 0
+        for step in self._paths[component]:
+            reached = progress(self._splits[step.split], self._keys[step.split], n)
+            n = reached.num_greater if step.is_greater else reached.num_lesser
+        return n
 
     def deal(self, first: int, components_out: NDArray[np.int32], numbers_out: NDArray[np.uint32]) -> list[int]:
         """Deals N positions, from `first` on, to components; returns `before(first)`.
@@ -102,12 +113,12 @@ class SplitTree:
             components_out: receives the component of each position: int32 [N].
             numbers_out: receives, for each position, how many of those before it its component has: uint32 [N].
         """
-        counts, found = self._walk(first)
-        states = np.array([each.state for each in found], dtype=np.int64).reshape(len(found), len(State._fields))
-        strata = np.array([each.stratum for each in found], dtype=np.uint64)
+        counts, reached = self._walk(first)
+        states = np.array([each.state for each in reached], dtype=np.int64).reshape(len(reached), len(State._fields))
+        strata = np.array([each.stratum for each in reached], dtype=np.uint64)
         rests = [  # what its caps leave to the lesser and the greater of each split
-            [_rest(most, num) for most, num in zip(split.caps, (each.num_lesser, each.num_greater), strict=True)]
-            for split, each in zip(self._splits, found, strict=True)
+            [_rest(cap, num) for cap, num in zip(split.caps, (each.num_lesser, each.num_greater), strict=True)]
+            for split, each in zip(self._splits, reached, strict=True)
         ]
         _deal(
             np.int64(self._root),
@@ -125,7 +136,7 @@ class SplitTree:
     def _walk(self, n: int) -> tuple[list[int], list[Progress]]:
         """Follows n positions down the tree; returns the number that each component gets, and each split's progress."""
         counts = [0] * self._num_components
-        found: dict[int, Progress] = {}
+        reached: dict[int, Progress] = {}
         pending = [(self._root, n)]
         while pending:
             node, m = pending.pop()
@@ -133,26 +144,27 @@ class SplitTree:
                 counts[~node] = m
                 continue
             split = self._splits[node]
-            found[node] = progress(split, self._keys[node], m)
-            pending += [(split.lesser, found[node].num_lesser), (split.greater, found[node].num_greater)]
-        return counts, [found[node] for node in range(len(self._splits))]
+            reached[node] = progress(split, self._keys[node], m)
+            pending += [(split.lesser, reached[node].num_lesser), (split.greater, reached[node].num_greater)]
+        return counts, [reached[node] for node in range(len(self._splits))]
 
 
-def _rest(most: int, num: int) -> int:
-    """Returns what a cap leaves to a side that has given a number of bins."""
-    return NO_CAP if most >= NO_CAP else most - num
+def _rest(cap: int, num: int) -> int:
+    """Returns what a cap leaves to a side that has given `num` bins."""
+    return NO_CAP if cap >= NO_CAP else cap - num
 
 
-def _paths(splits: Sequence[Split], root: int) -> dict[int, tuple[tuple[int, bool], ...]]:
-    """Returns, for every component, its path from the root: pairs (split, whether it is on the greater's side)."""
+def _paths(splits: Sequence[Split], root: int) -> dict[int, tuple[_Step, ...]]:
+    """Returns the path from the root to every component that has one."""
     paths = {}
-    pending: list[tuple[int, tuple[tuple[int, bool], ...]]] = [(root, ())]
+    pending: list[tuple[int, tuple[_Step, ...]]] = [(root, ())]
     while pending:
         node, path = pending.pop()
         if node < 0:
             paths[~node] = path
         else:
-            pending += [(splits[node].lesser, (*path, (node, False))), (splits[node].greater, (*path, (node, True)))]
+            pending.append((splits[node].lesser, (*path, _Step(node, is_greater=False))))
+            pending.append((splits[node].greater, (*path, _Step(node, is_greater=True))))
     return paths
 
 
@@ -194,18 +206,18 @@ def _deal(
     positions, buffer = np.empty(num, np.uint32), np.empty(num, np.uint32)
     for i in range(num):
         positions[i] = i
-    is_lesser = np.empty(num, np.uint8)
+    is_lesser_buffer = np.empty(num, np.uint8)
     begins, ends = np.zeros(len(children), np.int64), np.zeros(len(children), np.int64)
     _give(root, 0, num, positions, begins, ends, components_out, numbers_out)
     for node in range(len(children) - 1, -1, -1):
         begin, end = begins[node], ends[node]
         if begin == end:
             continue
-        ours = is_lesser[: end - begin]
-        mark_lessers(states[node], strata[node], units[node, 0], units[node, 1], keys[node], ours)
+        is_lesser = is_lesser_buffer[: end - begin]
+        mark_lessers(states[node], strata[node], units[node, 0], units[node, 1], keys[node], is_lesser)
         if min(rests[node, 0], rests[node, 1]) < end - begin:
-            apply_caps(rests[node, 0], rests[node, 1], ours)
-        middle = _partition(positions, begin, end, ours, buffer)
+            apply_caps(rests[node, 0], rests[node, 1], is_lesser)
+        middle = _partition(positions, begin, end, is_lesser, buffer)
         _give(children[node, 0], begin, middle, positions, begins, ends, components_out, numbers_out)
         _give(children[node, 1], middle, end, positions, begins, ends, components_out, numbers_out)
 

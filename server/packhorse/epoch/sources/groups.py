@@ -70,7 +70,7 @@ class Groups:
             Indices into `members`, int64 [members of these groups], and numbers of members, int64 [g].
         """
         numbers = numbers.astype(np.int64)
-        begins = _first_members(self.table, numbers)
+        begins = _begins_of(self.table, numbers)
         sizes = self.table[numbers, _END] - begins
         before = np.cumsum(sizes) - sizes
         return np.repeat(begins - before, sizes) + np.arange(int(sizes.sum())), sizes
@@ -83,20 +83,20 @@ class Groups:
         """
         order, num_members = self.order, len(self.members)
 
-        def at(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        def members_by_id(indices: NDArray[np.int64]) -> NDArray[np.int64]:
             """Returns the members at some indices of the order by id."""
             return indices if order is None else order[indices]
 
-        begins = _first_not(lambda some: self.members[at(some), _ID] < ids, num_members, len(ids))
-        ends = _first_not(lambda some: self.members[at(some), _ID] <= ids, num_members, len(ids))
+        begins = _first_not(lambda indices: self.members[members_by_id(indices), _ID] < ids, num_members, len(ids))
+        ends = _first_not(lambda indices: self.members[members_by_id(indices), _ID] <= ids, num_members, len(ids))
         sizes = np.maximum(ends - begins, 1)
         which = np.repeat(np.arange(len(ids)), sizes)
-        rows = np.arange(len(which)) + (begins - np.cumsum(sizes) + sizes)[which]
-        return which, np.where(rows < ends[which], at(np.minimum(rows, num_members - 1)), -1)
+        indices = np.arange(len(which)) + (begins - np.cumsum(sizes) + sizes)[which]
+        return which, np.where(indices < ends[which], members_by_id(np.minimum(indices, num_members - 1)), -1)
 
     def groups_of(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the number of the group of each member, given indices into `members`: int64 [len(members)]."""
-        return _first_not(lambda some: self.table[some, _END] <= members, len(self.table), len(members))
+        return _first_not(lambda indices: self.table[indices, _END] <= members, len(self.table), len(members))
 
 
 class GroupedSource:
@@ -158,15 +158,16 @@ class GroupedSource:
         costs = bins.costs(cost_linear)
         if groups.shares_prefixes and bins.first_tokens is not None:
             # A member of L tokens costs cost_linear · L + L² from token 0 on; from token f on, 2 · f · L more.
-            before = 2 * bins.first_tokens.astype(np.int64) * bins.lengths
-            costs += np.diff(np.concatenate(([0], np.cumsum(before)))[bins.bin_ends], prepend=0)
+            prefix_costs = 2 * bins.first_tokens.astype(np.int64) * bins.lengths
+            costs += np.diff(np.concatenate(([0], np.cumsum(prefix_costs)))[bins.bin_ends], prepend=0)
         if groups.resources is None or not any(groups.costs):
             return costs
         packed = self._source.bins(positions)
         members, sizes = groups.members_of(packed.ids)
-        up_to = np.concatenate(([0], np.cumsum(groups.resources[members].astype(np.int64) @ np.array(groups.costs))))
+        member_costs = groups.resources[members].astype(np.int64) @ np.array(groups.costs)
+        costs_before = np.concatenate(([0], np.cumsum(member_costs)))
         ends = np.concatenate(([0], np.cumsum(sizes)[packed.bin_ends - 1]))
-        return costs + np.diff(up_to[ends])
+        return costs + np.diff(costs_before[ends])
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where members are in the epoch."""
@@ -175,8 +176,8 @@ class GroupedSource:
         is_there = found >= 0
         members = found[is_there]
         numbers = groups.groups_of(members)
-        located = self._source.locate(numbers)
-        own_index = members - _first_members(groups.table, numbers)
+        located = self._source.locate(numbers)  # the groups
+        own_index = members - _begins_of(groups.table, numbers)
         own_index += self._members_before(located.positions, located.index_in_bin)
         first_tokens, lengths, positions, index_in_bin = np.full((4, len(which)), -1, dtype=np.int64)
         first_tokens[is_there] = 0 if groups.first_tokens is None else groups.first_tokens[members]
@@ -232,7 +233,7 @@ def _first_not(
     return low
 
 
-def _first_members(table: NDArray[np.int64], numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+def _begins_of(table: NDArray[np.int64], numbers: NDArray[np.integer]) -> NDArray[np.int64]:
     """Returns the index in `Groups.members` of the first member of some groups, by their numbers: int64 [g]."""
     return np.where(numbers > 0, table[numbers - 1, _END], 0)
 
@@ -287,11 +288,11 @@ def _expand(
         lengths_out: receives rooms: int32 [members].
         groups_out: receives ids of groups: int64 [members].
     """
-    at = 0
+    index = 0
     for i in range(len(numbers)):
         number = np.int64(numbers[i])
         for member in range(_first_member(table, number), table[number, _END]):
-            ids_out[at] = members[member, _ID]
-            lengths_out[at] = (max(members[member, _LENGTH] + extra_tokens, 1) + align - 1) // align * align
-            groups_out[at] = table[number, _ID]
-            at += 1
+            ids_out[index] = members[member, _ID]
+            lengths_out[index] = (max(members[member, _LENGTH] + extra_tokens, 1) + align - 1) // align * align
+            groups_out[index] = table[number, _ID]
+            index += 1

@@ -1,8 +1,8 @@
 """Mixtures: several components served as one, in exact proportions that can change during a run.
 
 Owns `Mixture`: the stages at which weights change, how many bins each component has given before any epoch, and the
-chain of digests. Leaves components and stages to `stages`, the bins of one epoch to `mixture_epoch`, and which position
-gets which component to `_split_tree`.
+chain of digests. Leaves components and stages to `stages`, what is due to each component to `_dues`, the bins of one
+epoch to `mixture_epoch`, and which position gets which component to `_split_tree`.
 
 A draw is `bins_per_draw` consecutive bins of one component, by default a single bin; inside this file positions and
 limits are counted in draws. A segment is a range of an epoch's draws in which the weights are the same. What is due to
@@ -26,19 +26,19 @@ from numpy.typing import NDArray
 
 from packhorse.epoch.permutation import checked_seed, derive_key
 from packhorse.epoch.sources._component_order import ComponentOrder
+from packhorse.epoch.sources._dues import Dues
 from packhorse.epoch.sources._split import DEBT_UNITS
 from packhorse.epoch.sources._split_tree import SplitTree
 from packhorse.epoch.sources.mixture_epoch import MixtureEpoch, Segment
 from packhorse.epoch.sources.stages import (
     MAX_BINS,
     Component,
-    Shares,
     Stage,
     WhenOut,
+    bin_shares,
     check_components,
     check_whole_draws,
     firsts_of,
-    shares_of,
 )
 from packhorse.topology import checked_integer
 
@@ -57,6 +57,15 @@ class _StageOfEpoch(NamedTuple):
     """First draw."""
     end: int
     """First draw after them."""
+
+
+class _StageOrder(NamedTuple):
+    """The component of each draw of a stage, if components are repeated."""
+
+    order: ComponentOrder
+    """The order, which begins with the stage."""
+    before: list[int]
+    """Number of draws that each component has given in the run before the stage."""
 
 
 class Mixture:
@@ -112,7 +121,7 @@ class Mixture:
         self.bins_per_draw = checked_integer("bins_per_draw", bins_per_draw, 1, MAX_BINS)
         self._firsts = firsts_of(self.stages, bins_per_draw)
         self._first_draws = [first // bins_per_draw for first in self._firsts]
-        self._shares = [shares_of(stage, self.components, number) for number, stage in enumerate(self.stages)]
+        self._dues = [Dues(bin_shares(stage, self.components, number)) for number, stage in enumerate(self.stages)]
         limits = [each.num_bins * self._most_epochs(each) // bins_per_draw for each in self.components]
         if self.when_out is not WhenOut.REPEAT and 0 in limits and bins_per_draw > 1:
             raise ValueError(
@@ -145,12 +154,13 @@ class Mixture:
         if self.bins_per_draw > 1:
             facts["bins_per_draw"] = self.bins_per_draw
         chain = []
-        epochs = [[most] if (most := self._most_epochs(component)) > 1 else [] for component in self.components]
-        for first, shares in zip(self._firsts, self._shares, strict=True):
+        # Only a component that gives several epochs has their number in its facts: older digests stay as they were.
+        most_epochs = [[most] if (most := self._most_epochs(component)) > 1 else [] for component in self.components]
+        for first, dues in zip(self._firsts, self._dues, strict=True):
             facts["from"] = first
             facts["shares"] = [
-                [number, component.digest, component.num_bins, part, *epochs[number]]
-                for number, (component, part) in enumerate(zip(self.components, shares.parts, strict=True))
+                [number, component.digest, component.num_bins, part, *most_epochs[number]]
+                for number, (component, part) in enumerate(zip(self.components, dues.parts, strict=True))
                 if part
             ]
             digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
@@ -199,7 +209,7 @@ class Mixture:
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
         for stage in self._stages_of(epoch):
-            order, _ = self._orders[stage.number]
+            order = self._stage_orders[stage.number].order
             offset = stage.first - self._first_draws[stage.number]
             segments.append(_segment(order, stage.first - begin, stage.end - begin, offset, before))
             before = before + segments[-1].counts
@@ -215,38 +225,39 @@ class Mixture:
         before = np.zeros(len(self.components), dtype=np.int64)
         due = [Fraction(0)] * len(self.components)  # draws due to each component in this epoch before the stage
         for stage in self._stages_of(epoch):
-            parts, num_draws = self._shares[stage.number].parts, stage.end - stage.first
+            parts, num_draws = self._dues[stage.number].parts, stage.end - stage.first
             has_weight = np.array(parts, dtype=object) > 0
             out_at = stage.first - begin + int((self._limits - before)[has_weight].sum())
-            self._check_left(stage.number, epoch, out_at=out_at, end=stage.end - begin)
-            left = [max(num - each, Fraction(0)) for num, each in zip(self._limits.tolist(), due, strict=True)]
-            shares = Shares(parts, left)
-            edges = {at for at in map(ceil, shares.leave_at) if 0 < at < num_draws}
-            for first, end in pairwise([0, *sorted(edges), num_draws]):
+            self._check_enough_left(stage.number, epoch, out_at=out_at, end=stage.end - begin)
+            not_due_yet = [max(limit - num, Fraction(0)) for limit, num in zip(self._limits.tolist(), due, strict=True)]
+            dues = Dues(parts, not_due_yet)
+            edges = {draw for draw in map(ceil, dues.leave_at) if 0 < draw < num_draws}
+            for first, end in pairwise([0, *sorted(edges), num_draws]):  # draws of the stage
                 caps = np.where(has_weight, self._limits - before, 0).tolist()
-                debts = _debts(map(add, due, shares.due(first)), before.tolist())
-                at = stage.first - begin + first
-                tree = SplitTree(shares.weights_at(first), debts, self._key(epoch, at), caps)
-                segments.append(_segment(ComponentOrder(tree, end - first), at, at + end - first, 0, before))
+                debts = _debts(map(add, due, dues.due(first)), before.tolist())
+                first_in_epoch = stage.first - begin + first
+                tree = SplitTree(dues.weights_at(first), debts, self._key(epoch, first_in_epoch), caps)
+                order = ComponentOrder(tree, end - first)
+                segments.append(_segment(order, first_in_epoch, first_in_epoch + end - first, 0, before))
                 before = before + segments[-1].counts
-            due = list(map(add, due, shares.due(num_draws)))
+            due = list(map(add, due, dues.due(num_draws)))
         return segments
 
     @cached_property
-    def _orders(self) -> list[tuple[ComponentOrder, list[int]]]:
-        """For each stage, if components are repeated: its order, and the draws that each component has given before it.
+    def _stage_orders(self) -> list[_StageOrder]:
+        """The order of each stage, if components are repeated.
 
-        If an earlier stage gave a component fewer or more draws than were due, it gets or gives back the difference
-        first.
+        If a component got fewer or more draws than were due in earlier stages, it first gets or gives back the
+        difference.
         """
         orders = []
         before, due = [0] * len(self.components), [Fraction(0)] * len(self.components)
-        for shares, first, until in zip_longest(self._shares, self._first_draws, self._first_draws[1:]):
-            tree = SplitTree(shares.parts, _debts(due, before), self._key(0, first))
-            orders.append((ComponentOrder(tree), before))
+        for dues, first, until in zip_longest(self._dues, self._first_draws, self._first_draws[1:]):
+            tree = SplitTree(dues.parts, _debts(due, before), self._key(0, first))
+            orders.append(_StageOrder(ComponentOrder(tree), before))
             if until is not None:
                 before = list(map(add, before, tree.before(until - first)))
-                due = list(map(add, map(_rounded, due), shares.due(until - first)))
+                due = list(map(add, map(_rounded, due), dues.due(until - first)))
         return orders
 
     def _stages_of(self, epoch: int) -> list[_StageOfEpoch]:
@@ -262,7 +273,7 @@ class Mixture:
         """Returns the key of an order that begins at the draw `first` of an epoch, or of the run if it spans epochs."""
         return derive_key(self.seed, epoch, f"mixture {first}")
 
-    def _check_left(self, number: int, epoch: int, *, out_at: int, end: int) -> None:
+    def _check_enough_left(self, number: int, epoch: int, *, out_at: int, end: int) -> None:
         """Raises a ValueError if all components of a stage leave at draw `out_at`, before the stage's end."""
         if out_at < end:
             out_at *= self.bins_per_draw
@@ -272,12 +283,12 @@ class Mixture:
             )
 
     def _begins(self, epoch: int) -> list[tuple[int, int]]:
-        """Returns (epoch, position) at which each component continues when an epoch of the mixture begins."""
+        """Returns the (epoch, position) of each component at which it continues when an epoch of the mixture begins."""
         if self.when_out is not WhenOut.REPEAT:
             return [(epoch * self._most_epochs(component), 0) for component in self.components]
         begin = epoch * self._draws_per_epoch
         number = bisect_right(self._first_draws, begin) - 1
-        order, before = self._orders[number]
+        order, before = self._stage_orders[number]
         totals = map(add, before, order.before(begin - self._first_draws[number]))
         return [
             divmod(total * self.bins_per_draw, max(component.num_bins, 1))
@@ -290,11 +301,13 @@ class Mixture:
 
     def _default_num_draws(self) -> int:
         """Returns the draws of an epoch whose number of bins is not given; see the argument `num_bins`."""
-        shares = self._shares[0]
-        limits = [(part, num) for part, num in zip(shares.parts, self._limits.tolist(), strict=True) if part]
+        dues = self._dues[0]
+        parts_and_limits = [
+            (part, limit) for part, limit in zip(dues.parts, self._limits.tolist(), strict=True) if part
+        ]
         if self.when_out is WhenOut.STOP:
-            return min(num * shares.whole // part for part, num in limits)
-        return sum(num for _, num in limits)
+            return min(limit * dues.whole // part for part, limit in parts_and_limits)
+        return sum(limit for _, limit in parts_and_limits)
 
     def _check_enough(self) -> None:
         """Raises a ValueError if an epoch takes more bins than there are.
@@ -309,8 +322,8 @@ class Mixture:
                 self._segments(epoch)
             else:
                 number = stages[0].number
-                limits = self._limits[np.array(self._shares[number].parts, dtype=object) > 0]
-                self._check_left(number, epoch, out_at=int(limits.sum()), end=self._draws_per_epoch)
+                limits = self._limits[np.array(self._dues[number].parts, dtype=object) > 0]
+                self._check_enough_left(number, epoch, out_at=int(limits.sum()), end=self._draws_per_epoch)
 
     def _check_due(self, epoch: int) -> None:
         """Raises a ValueError if more bins of a component are due in an epoch than it has.
@@ -319,15 +332,12 @@ class Mixture:
         """
         due = [Fraction(0)] * len(self.components)
         for stage in self._stages_of(epoch):
-            shares, num_draws = self._shares[stage.number], stage.end - stage.first
-            due = [
-                each + Fraction(num_draws * part, shares.whole) for each, part in zip(due, shares.parts, strict=True)
-            ]
-        for component, limit, num in zip(self.components, self._limits.tolist(), map(floor, due), strict=True):
-            if num > limit:
+            due = list(map(add, due, self._dues[stage.number].due(stage.end - stage.first)))
+        for component, limit, num_due in zip(self.components, self._limits.tolist(), map(floor, due), strict=True):
+            if num_due > limit:
                 raise ValueError(
                     f"{component.name} has {limit * self.bins_per_draw} bins and would give "
-                    f"{num * self.bins_per_draw} in epoch {epoch} of the mixture: lower its weight, give an epoch "
+                    f"{num_due * self.bins_per_draw} in epoch {epoch} of the mixture: lower its weight, give an epoch "
                     f"fewer than {self.num_bins} bins, or set when_out to repeat"
                 )
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.compiling import kernel_or
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.sources._component_order import ComponentOrder
-from packhorse.epoch.sources._located_rows import INDEX_IN_BIN, POSITION, joined_locations, rows_of, rows_of_missing
+from packhorse.epoch.sources._located_rows import joined_locations, rows_of, rows_of_missing
 from packhorse.epoch.sources.source import Locations, Source, checked_positions
 from packhorse.epoch.sources.stages import Component
 from packhorse.epoch.sources.unfilled import Outline, UnfilledBins, concatenated, filled, find_in, reordered
@@ -65,14 +65,14 @@ class BinRange(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Those of the wanted bins that belong to one epoch of a component."""
+    """The wanted bins that come from one epoch of a component."""
 
     component: int
     """Number of the component."""
     source: Source
     """The component's epoch."""
     bins: slice
-    """Range of these bins, if the bins of all parts are laid end to end."""
+    """Range of these bins when the bins of all parts are laid end to end."""
     positions: NDArray[np.int64]
     """Positions of these bins in the component's epoch: int64 [bins]."""
 
@@ -111,11 +111,11 @@ class MixtureEpoch:
     @property
     def num_bytes(self) -> int:
         """The most bytes of memory of this epoch, without its datasets and the components' epochs."""
-        of_segments = sum(segment.order.most_bytes for segment in self._segments)
-        return of_segments + _BYTES_PER_COMPONENT * len(self._components) * len(self._segments)
+        order_bytes = sum(segment.order.most_bytes for segment in self._segments)
+        return order_bytes + _BYTES_PER_COMPONENT * len(self._components) * len(self._segments)
 
     @property
-    def taken(self) -> "list[BinRange]":
+    def taken(self) -> list[BinRange]:
         """The bins that this epoch takes from each component."""
         positions = self._first_positions.tolist()
         return [BinRange(*each) for each in zip(self._first_epochs, positions, self._num_taken.tolist(), strict=True)]
@@ -151,23 +151,21 @@ class MixtureEpoch:
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where ids are in this epoch; see `Locations` for the rows of one id.
 
-        It asks every component, for each of its epochs from which this one takes bins, and joins the rows.
+        Asks each component's epochs from which this epoch takes bins, and joins their rows.
         """
         wanted = np.ascontiguousarray(ids, dtype=np.int64)
         unique, which_of = np.unique(wanted, return_inverse=True)
         parts = [rows_of_missing(unique)]  # in case that no component has an id
         for component, (epoch, begin, num_taken) in enumerate(self.taken):
             num_bins, end = max(self._components[component].num_bins, 1), begin + num_taken
-            for ahead in range(begin // num_bins, max(-(-end // num_bins), begin // num_bins + 1)):
-                found = self._components[component].source_of(epoch + ahead).locate(unique)
-                numbers = np.where(found.positions < 0, -1, found.positions + ahead * num_bins - begin)
-                numbers[numbers >= end - begin] = -1
+            for epochs_on in range(begin // num_bins, max(-(-end // num_bins), begin // num_bins + 1)):
+                found = self._components[component].source_of(epoch + epochs_on).locate(unique)
+                numbers = np.where(found.positions < 0, -1, found.positions + epochs_on * num_bins - begin)
+                numbers[numbers >= num_taken] = -1
                 positions = self._positions_of(component, numbers)
-                own = np.zeros(len(found.ids), np.int64) if found.component_ids is None else found.component_ids
-                own = own + self._first_dataset[component]
-                rows = rows_of(unique, np.where(found.lengths < 0, -1, own), found)
-                rows[POSITION] = positions  # those of the component become those of this epoch
-                rows[INDEX_IN_BIN] = np.where(positions < 0, -1, found.index_in_bin)
+                inner_ids = np.zeros(len(found.ids), np.int64) if found.component_ids is None else found.component_ids
+                dataset_ids = inner_ids + self._first_dataset[component]
+                rows = rows_of(unique, found, np.where(found.lengths < 0, -1, dataset_ids), positions)
                 parts.append(rows[:, found.lengths >= 0])
         return joined_locations(parts, unique, which_of)
 
@@ -193,16 +191,17 @@ class MixtureEpoch:
         for number, (begin, end, least, greatest) in zip(used.tolist(), table[used].tolist(), strict=True):
             component = self._components[number]
             num_bins = max(component.num_bins, 1)
-            epochs, edges = [least // num_bins], [begin, end]
+            epochs, edges = [least // num_bins], [begin, end]  # epochs are counted from the component's first one
             if greatest // num_bins > least // num_bins:  # bins of several epochs of the component: sort them by epoch
                 by_epoch = np.argsort(in_component[begin:end] // num_bins, kind="stable")
                 in_component[begin:end] = in_component[begin:end][by_epoch]
                 order[np.flatnonzero(components == number)[by_epoch]] = np.arange(begin, end)
-                each, firsts = np.unique(in_component[begin:end] // num_bins, return_index=True)
-                epochs, edges = each.tolist(), [*(begin + firsts).tolist(), end]
-            for ahead, (first, after) in zip(epochs, pairwise(edges), strict=True):
-                source = component.source_of(self._first_epochs[number] + ahead)
-                parts.append(_Part(number, source, slice(first, after), in_component[first:after] - ahead * num_bins))
+                used_epochs, firsts = np.unique(in_component[begin:end] // num_bins, return_index=True)
+                epochs, edges = used_epochs.tolist(), [*(begin + firsts).tolist(), end]
+            for epochs_on, (first, after) in zip(epochs, pairwise(edges), strict=True):
+                source = component.source_of(self._first_epochs[number] + epochs_on)
+                positions = in_component[first:after] - epochs_on * num_bins
+                parts.append(_Part(number, source, slice(first, after), positions))
         return order, parts
 
     def _look_up(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -221,9 +220,9 @@ class MixtureEpoch:
         numbers = np.empty(len(draws), dtype=np.int64)
         which = np.searchsorted(self._firsts, draws, side="right") - 1
         for number in np.flatnonzero(np.bincount(which)).tolist():
-            segment, ours = self._segments[number], np.flatnonzero(which == number)
-            components[ours], inside = segment.look_up(draws[ours])
-            numbers[ours] = inside + segment.before[components[ours]]
+            segment, indices = self._segments[number], np.flatnonzero(which == number)
+            components[indices], numbers_in_segment = segment.look_up(draws[indices])
+            numbers[indices] = numbers_in_segment + segment.before[components[indices]]
         return components, numbers
 
     def _positions_of(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -231,11 +230,13 @@ class MixtureEpoch:
         positions = np.full(len(numbers), -1, dtype=np.int64)
         draws, inside = np.divmod(numbers, self._bins_per_draw)
         for segment in self._segments:
-            ahead = draws - segment.before[component]
-            ours = (numbers >= 0) & (ahead >= 0) & (ahead < segment.counts[component])
+            in_segment = draws - segment.before[component]  # numbers of draws, counted from the segment's first
+            is_there = (numbers >= 0) & (in_segment >= 0) & (in_segment < segment.counts[component])
             end = segment.offset + segment.end - segment.first
-            found = segment.order.positions_of(component, segment.offset, segment.offset_counts, end, ahead[ours])
-            positions[ours] = (found + segment.first) * self._bins_per_draw + inside[ours]
+            found = segment.order.positions_of(
+                component, segment.offset, segment.offset_counts, end, in_segment[is_there]
+            )
+            positions[is_there] = (found + segment.first) * self._bins_per_draw + inside[is_there]
         return positions
 
 

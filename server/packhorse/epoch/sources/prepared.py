@@ -19,13 +19,13 @@ from packhorse.epoch.draws import MOST_IN_NARROW_WORDS, permute_positions
 from packhorse.epoch.permutation import ROW_WIDTH, Permutation, checked_seed, derive_key, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.sources.source import Locations, checked_positions
-from packhorse.epoch.sources.unfilled import LENGTHS, Columns, Outline, UnfilledBins, bins_at
+from packhorse.epoch.sources.unfilled import LENGTH_DTYPE, Columns, Outline, UnfilledBins, bins_at
 from packhorse.packing import Template
 
 LocateEntries = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
 """A function such as `EpochView.locate_entries`."""
 
-_BINS_AT_ONCE = 4096
+_BINS_AT_ONCE = 4096  # that `materialize_epoch` draws
 
 
 class EpochView:
@@ -66,8 +66,8 @@ class EpochView:
         self.max_sequences_per_bin = plan.max_sequences_per_bin
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
-        self._columns = (column_to_read(self._pool), column_to_read(self._first_tokens))
-        self._dtypes = {"ids": pool.dtype, "lengths": LENGTHS}
+        self._pool_columns = (column_to_read(self._pool), column_to_read(self._first_tokens))
+        self._dtypes = {"ids": pool.dtype, "lengths": LENGTH_DTYPE}
         if first_tokens is not None:
             self._dtypes["first_tokens"] = first_tokens.dtype
         self._template_costs: dict[int, NDArray[np.int64]] = {}  # the last `cost_linear` → a bin's cost by template
@@ -117,7 +117,7 @@ class EpochView:
         num_tokens, _ = plan_kernels.draw_ids(
             self._plan.draw_tables,
             self._pool_rows,
-            *self._columns,
+            *self._pool_columns,
             self._words,
             templates,
             copies,
@@ -180,34 +180,39 @@ def located(
 ) -> Locations:
     """Returns where ids are in an epoch: finds their entries in the pool, which `locate_entries` then locates."""
     wanted = np.ascontiguousarray(ids, dtype=np.int64)
-    which, length_index, entries = _entries(plan, pool, first_tokens is not None, wanted)
-    begins = np.where(entries < 0, -1, 0)
+    which, length_index, entries = _find_entries(plan, pool, first_tokens is not None, wanted)
+    firsts = np.where(entries < 0, -1, 0)  # first token of each entry in its sequence
     if first_tokens is not None:
-        begins[entries >= 0] = first_tokens[entries[entries >= 0]]
-        order = np.lexsort((begins, which))
-        which, length_index, entries, begins = which[order], length_index[order], entries[order], begins[order]
+        firsts[entries >= 0] = first_tokens[entries[entries >= 0]]
+        order = np.lexsort((firsts, which))
+        which, length_index, entries, firsts = which[order], length_index[order], entries[order], firsts[order]
     positions, index_in_bin = locate_entries(length_index, entries)
     lengths = np.full(len(which), -1, dtype=np.int64)
     lengths[entries >= 0] = plan.lengths[length_index[entries >= 0]]
     return Locations(
         ids=wanted[which],
-        first_tokens=begins,
+        first_tokens=firsts,
         lengths=lengths,
         positions=positions,
         index_in_bin=index_in_bin,
     )
 
 
-def _entries(
+def _find_entries(
     plan: PlanIndex, pool: PoolArray, has_pieces: bool, wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the rows of `locating_kernels.find_entries` as three arrays of int64."""
-    num_rows, size = len(wanted), -1
-    while size < num_rows:  # with pieces there may be more rows than ids: then the arrays were too short
-        size = num_rows
-        rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
-        num_rows = locating_kernels.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
-    return rows
+    """Returns what `locating_kernels.find_entries` writes, in arrays that are long enough.
+
+    These are, for each row, the index of its id in `wanted`, the index of its length in the plan, and its entry of the
+    pool; int64 [rows] each.
+    """
+    num_rows = len(wanted)
+    while True:
+        rows = (np.empty(num_rows, np.int64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64))
+        num_found = locating_kernels.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
+        if num_found <= num_rows:
+            return rows
+        num_rows = num_found  # an id has a row for each piece, so the arrays were too short
 
 
 def materialize_epoch(

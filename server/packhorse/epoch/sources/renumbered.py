@@ -21,7 +21,7 @@ from packhorse.topology import Skips, checked_integer
 MAX_ROWS = 1 << 16
 """The most short bins in a long one; the number of a row has 16 bits."""
 
-_ROWS = np.dtype(np.uint16)
+_ROW_DTYPE = np.dtype(np.uint16)
 
 
 class SkipSource:
@@ -103,24 +103,24 @@ class JoinedSource:
         Raises:
             ValueError: the source is a mixture.
         """
-        short, ends = self._short(positions)
-        unfilled, own = self._find_short(short)
-        bounds = own.bounds()
+        short, ends = self._rows_of(positions)
+        unfilled, short_outline = self._find_short(short)
+        bounds = short_outline.bounds()
         outline.sizes[:] = np.diff(bounds[ends], prepend=0)
         outline.templates[:] = -1
-        rows = np.repeat((short % self._rows_per_bin).astype(_ROWS), own.sizes)
+        rows = np.repeat((short % self._rows_per_bin).astype(_ROW_DTYPE), short_outline.sizes)
         return UnfilledBins(
             fill=partial(_fill, unfilled, bounds, rows),
             num_bins=len(positions),
-            dtypes={**unfilled.dtypes, "rows": _ROWS},
+            dtypes={**unfilled.dtypes, "rows": _ROW_DTYPE},
             have_templates=False,
         )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the costs of the bins at the given positions: int64 [N]."""
-        short, ends = self._short(checked_positions(positions, self.num_bins))
-        up_to = np.concatenate(([0], np.cumsum(self._source.costs(short, cost_linear))))
-        return np.diff(up_to[ends], prepend=0)
+        short, ends = self._rows_of(checked_positions(positions, self.num_bins))
+        costs_before = np.concatenate(([0], np.cumsum(self._source.costs(short, cost_linear))))
+        return np.diff(costs_before[ends], prepend=0)
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where ids are in the epoch; their indices count the sequences of the whole long bin."""
@@ -130,11 +130,11 @@ class JoinedSource:
         rows = positions[is_there] % self._rows_per_bin
         positions[is_there] //= self._rows_per_bin
         unique, which = np.unique(positions[is_there], return_inverse=True)
-        short, ends = self._short(unique)
+        short, ends = self._rows_of(unique)
         _, outline = self._find_short(short)
-        up_to = outline.bounds()  # sequences before each short bin
+        num_before = outline.bounds()  # sequences before each short bin
         firsts = np.concatenate(([0], ends))[which]
-        index_in_bin[is_there] += up_to[firsts + rows] - up_to[firsts]
+        index_in_bin[is_there] += num_before[firsts + rows] - num_before[firsts]
         return replace(found, positions=positions, index_in_bin=index_in_bin)
 
     def _find_short(self, positions: NDArray[np.int64]) -> tuple[UnfilledBins, Outline]:
@@ -142,18 +142,18 @@ class JoinedSource:
         outline = Outline.of(len(positions))
         return find_in(self._source, positions, outline, 0), outline
 
-    def _short(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the positions of the short bins of long ones, and the end of each one's: int64 [n] and [N]."""
+    def _rows_of(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the rows of some long bins: their positions in the source, int64 [n], and each bin's end there."""
         firsts = positions * self._rows_per_bin
         num_rows = np.minimum(self._rows_per_bin, self._source.num_bins - firsts)
         ends = np.cumsum(num_rows)
-        num = int(ends[-1]) if len(ends) else 0
-        return np.repeat(firsts - (ends - num_rows), num_rows) + np.arange(num), ends
+        short = np.repeat(firsts - (ends - num_rows), num_rows)
+        return short + np.arange(len(short)), ends
 
 
 def _fill(
     unfilled: UnfilledBins,
-    own_bounds: NDArray[np.int64],
+    short_bounds: NDArray[np.int64],
     rows: NDArray[np.uint16],
     bounds: NDArray[np.int64],
     columns: Columns,
@@ -162,10 +162,10 @@ def _fill(
 
     Args:
         unfilled: the short bins.
-        own_bounds: start of each short bin, counted from the first, and the end of the last: int64 [n + 1].
+        short_bounds: start of each short bin, counted from the first, and the end of the last: int64 [n + 1].
         rows: row of every sequence.
         bounds: start of each long bin in `columns`, and the end of the last: int64 [N + 1].
         columns: receive the bins.
     """
     columns["rows"][bounds[0] : bounds[-1]] = rows
-    return unfilled.fill(own_bounds + bounds[0], columns)
+    return unfilled.fill(short_bounds + bounds[0], columns)

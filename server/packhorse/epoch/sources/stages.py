@@ -1,10 +1,9 @@
-"""The parts of a mixture: its components, and its stages, which give them weights.
+"""What a mixture is made of: its components, and its stages, which give them weights.
 
-Owns `Component`, `Stage`, and `Shares`, which turns weights into the exact number of bins due to each component after
-any number of positions. Leaves which position gets which component to `mixture`.
+Owns `Component` and `Stage`, their checks, and `bin_shares`, which turns weights into shares of bins. Leaves how many
+bins are due to a component after some positions to `_dues`, and which position gets which component to `mixture`.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from math import gcd, lcm
 
 from packhorse.epoch.sources.source import Source
 from packhorse.topology import checked_integer
@@ -23,7 +21,7 @@ Weight = int | float | str | Decimal | Fraction
 MAX_BINS = 2**53
 """The most bins of a mixture's epoch."""
 
-_MOST_POSITIONS_DUE = 2**40  # a component with less than a bin in so many positions is refused
+_MOST_POSITIONS_PER_BIN = 2**40  # a component with less than one bin in so many positions is refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,70 +122,8 @@ class Stage:
     """Whether weights are shares of bins or of tokens."""
 
 
-class Shares:
-    """The exact shares of C components in the positions of a stage.
-
-    With limits, a component leaves when as many bins as its limit have become due to it. From there on the others share
-    positions by their weights. Components leave in ascending order of limit / weight, so the order is known from the
-    start.
-
-    Example:
-        >>> shares = Shares([Fraction(7, 10), Fraction(2, 10), Fraction(1, 10)])
-        >>> shares.parts, [str(due) for due in shares.due(5)]
-        ((7, 2, 1), ['7/2', '1', '1/2'])
-        >>> [str(due) for due in Shares(shares.parts, [500, 200, 200]).due(800)]
-        ['500', '200', '100']
-
-    Args:
-        weights: a weight for each component, at least 0; one is above 0.
-        limits: for each component, the bins that become due to it before it leaves, at least 0; None for no limits.
-
-    Attributes:
-        parts: the weights as integers without a common divisor.
-        whole: the sum of these.
-    """
-
-    def __init__(self, weights: Sequence[Fraction | int], limits: Sequence[Fraction | int] | None = None) -> None:
-        scale = lcm(*(weight.denominator for weight in weights))
-        parts = [int(weight * scale) for weight in weights]
-        divisor = gcd(*parts)
-        self.parts = tuple(part // divisor for part in parts)
-        self.whole = sum(self.parts)
-        self.leave_at: list[Fraction] = []
-        """Positions of the stage at which components leave, ascending."""
-        self._leaving: list[int] = []  # the components that leave there
-        self._limits = limits
-        if limits is None:
-            return
-        # A time t is the moment at which t · part bins are due to every component that has not left.
-        times = {c: Fraction(limits[c]) / part for c, part in enumerate(self.parts) if part}
-        self._leaving = sorted(times, key=times.__getitem__)
-        due_to_gone, whole = Fraction(0), self.whole
-        for c in self._leaving:
-            due_to_gone, whole = due_to_gone + limits[c], whole - self.parts[c]
-            self.leave_at.append(due_to_gone + times[c] * whole)
-
-    def due(self, n: int) -> list[Fraction]:
-        """Returns the bins due to each component after n positions of the stage."""
-        gone, weights = self._at(n)
-        whole, rest = max(sum(weights), 1), Fraction(n) - sum(gone.values())
-        return [gone[c] if c in gone else rest * weight / whole for c, weight in enumerate(weights)]
-
-    def weights_at(self, n: int) -> list[int]:
-        """Returns the integer weights after n positions of the stage; 0 for components that have left."""
-        _, weights = self._at(n)
-        return weights
-
-    def _at(self, n: int) -> tuple[dict[int, Fraction], list[int]]:
-        """Returns, after n positions, the bins due to each component that has left, and the weights of all."""
-        if self._limits is None:
-            return {}, list(self.parts)
-        gone = {c: Fraction(self._limits[c]) for c in self._leaving[: bisect_right(self.leave_at, n)]}
-        return gone, [0 if c in gone else part for c, part in enumerate(self.parts)]
-
-
 def bin_shares(stage: Stage, components: Sequence[Component], number: int = 0) -> tuple[Fraction, ...]:
-    """Returns each component's share of a stage's bins; together they are 1.
+    """Returns each component's share of a stage's bins; together these shares are 1.
 
     Example:
         >>> import numpy as np
@@ -208,8 +144,33 @@ def bin_shares(stage: Stage, components: Sequence[Component], number: int = 0) -
     Raises:
         ValueError: a weight is refused, as by `Mixture`.
     """
-    shares = shares_of(stage, components, number)
-    return tuple(Fraction(part, shares.whole) for part in shares.parts)
+    names = {component.name for component in components}
+    for name in stage.weights:
+        if name not in names:
+            raise ValueError(
+                f"stage {number} weighs {name}, which is no component: there are {', '.join(sorted(names))}"
+            )
+    by = WeightsBy(stage.by)
+    weights = []
+    for component in components:
+        weight = _as_fraction(stage.weights.get(component.name, 0), f"weight of {component.name} in stage {number}")
+        if weight and not component.num_bins:
+            raise ValueError(f"{component.name} has a weight in stage {number}, but no bins: leave it out")
+        if weight and by is WeightsBy.TOKENS:
+            if not component.num_tokens:
+                raise ValueError(f"weights of stage {number} are by tokens: {component.name} needs its num_tokens")
+            weight = weight * component.num_bins / component.num_tokens
+        weights.append(weight)
+    whole = sum(weights)
+    if not whole:
+        raise ValueError(f"all weights of stage {number} are 0: give a component a weight")
+    for component, weight in zip(components, weights, strict=True):
+        if 0 < weight * _MOST_POSITIONS_PER_BIN < whole:
+            raise ValueError(
+                f"{component.name} has less than one bin in {_MOST_POSITIONS_PER_BIN} in stage {number}: give it a "
+                "larger weight, or 0 and a larger one in a stage of its own"
+            )
+    return tuple(weight / whole for weight in weights)
 
 
 def check_components(components: Sequence[Component]) -> None:
@@ -232,7 +193,7 @@ def check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
 
 
 def firsts_of(stages: Sequence[Stage], bins_per_draw: int) -> list[int]:
-    """Checks where stages end, and returns the first position of each stage in the run."""
+    """Returns the first position of each stage in the run; raises a ValueError if stages end at wrong positions."""
     if not stages:
         raise ValueError("a mixture needs at least one stage")
     if stages[-1].until is not None:
@@ -244,37 +205,6 @@ def firsts_of(stages: Sequence[Stage], bins_per_draw: int) -> list[int]:
         firsts.append(checked_integer(f"until of stage {number}", stage.until, firsts[-1] + 1))
         check_whole_draws(f"until of stage {number}, position", stage.until, bins_per_draw)
     return firsts
-
-
-def shares_of(stage: Stage, components: Sequence[Component], number: int) -> Shares:
-    """Checks the weights of a stage, and returns its shares of bins; the stage's number is for messages."""
-    names = {component.name for component in components}
-    for name in stage.weights:
-        if name not in names:
-            raise ValueError(
-                f"stage {number} weighs {name}, which is no component: there are {', '.join(sorted(names))}"
-            )
-    by = WeightsBy(stage.by)
-    weights = []
-    for component in components:
-        weight = _as_fraction(stage.weights.get(component.name, 0), f"weight of {component.name} in stage {number}")
-        if weight and not component.num_bins:
-            raise ValueError(f"{component.name} has a weight in stage {number}, but no bins: leave it out")
-        if weight and by is WeightsBy.TOKENS:
-            if not component.num_tokens:
-                raise ValueError(f"weights of stage {number} are by tokens: {component.name} needs its num_tokens")
-            weight = weight * component.num_bins / component.num_tokens
-        weights.append(weight)
-    whole = sum(weights)
-    if not whole:
-        raise ValueError(f"all weights of stage {number} are 0: give a component a weight")
-    for component, weight in zip(components, weights, strict=True):
-        if 0 < weight * _MOST_POSITIONS_DUE < whole:
-            raise ValueError(
-                f"{component.name} has less than one bin in {_MOST_POSITIONS_DUE} in stage {number}: give it a larger "
-                "weight, or 0 and a larger one in a stage of its own"
-            )
-    return Shares(weights)
 
 
 def _as_fraction(value: object, name: str) -> Fraction:

@@ -30,7 +30,7 @@ Fill = Callable[[NDArray[np.int64], Columns], int]
 """A function that writes N bins into columns, one after another, and returns their number of tokens. Its first argument
 is the start of each bin in the columns, and the end of the last one: int64 [N + 1]."""
 
-LENGTHS = np.dtype(np.int32)
+LENGTH_DTYPE = np.dtype(np.int32)
 """The dtype of the column of lengths."""
 
 _ONE, _WIDE = np.uint64(1), np.uint64(WIDE_LANES)
@@ -125,7 +125,7 @@ def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, firs
             outline.component_ids[:] += bins.component_ids
         columns = {name: getattr(bins, name) for name in ("ids", "lengths", *SEQUENCE_COLUMNS)}
         unfilled = UnfilledBins(
-            fill=partial(_copy, bins),
+            fill=partial(_fill_from_bins, bins),
             num_bins=len(bins),
             dtypes={name: column.dtype for name, column in columns.items() if column is not None},
             have_templates=bins.templates is not None,
@@ -200,7 +200,7 @@ def _fill_parts(parts: Sequence[UnfilledBins], bounds: NDArray[np.int64], column
     return num_tokens
 
 
-def _copy(bins: Bins, bounds: NDArray[np.int64], columns: Columns) -> int:
+def _fill_from_bins(bins: Bins, bounds: NDArray[np.int64], columns: Columns) -> int:
     """Fills bins that a source without `find` has made, as `Fill`."""
     for name, column in columns.items():
         if (own := getattr(bins, name)) is not None:
@@ -236,9 +236,9 @@ def _fill_reordered(
 def _reorder(order: Any, templates: Any, bounds: Any, sizes_out: Any, templates_out: Any, begins_out: Any) -> None:
     """Writes the sizes, templates and begins of bins in another order; `bounds` are those of the first order."""
     for b in range(len(order)):
-        which = np.uint64(order[b])
-        begin = bounds[which]
-        sizes_out[b], templates_out[b], begins_out[b] = bounds[which + _ONE] - begin, templates[which], begin
+        index = np.uint64(order[b])
+        begin = bounds[index]
+        sizes_out[b], templates_out[b], begins_out[b] = bounds[index + _ONE] - begin, templates[index], begin
 
 
 def _copy_plainly(values: Any, begins: Any, bounds: Any, values_out: Any) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,17 @@ _LOOKUP_BITS = 12
 """Bits of the greatest index into the `lookup` of a window's plan."""
 
 _32 = np.uint64(32)
+
+
+class _WindowPart(NamedTuple):
+    """Those of some positions that are in one window."""
+
+    view: EpochView
+    """The window's epoch."""
+    indices: slice
+    """Where these positions are among all."""
+    positions: NDArray[np.int64]
+    """These positions, counted from the window's begin."""
 
 
 class WindowedView:
@@ -105,8 +116,8 @@ class WindowedView:
         most_windows = min(num_windows, max(2, _MOST_BYTES // bytes_per_window))
         self._views: BoundedCache[int, EpochView] = BoundedCache(most_windows)
         self._lock = threading.Lock()
-        of_all_windows = self._shifts.nbytes + self._window_at.nbytes + self.window_starts.nbytes
-        self.num_bytes = of_all_windows + most_windows * bytes_per_window
+        common_bytes = self._shifts.nbytes + self._window_at.nbytes + self.window_starts.nbytes
+        self.num_bytes = common_bytes + most_windows * bytes_per_window
         """Bytes of memory that this epoch takes in addition to its dataset, its windows included."""
 
     def bins(self, positions: ArrayLike) -> Bins:
@@ -126,8 +137,8 @@ class WindowedView:
         """Finds the bins at ascending positions, window by window."""
         return concatenated(
             [
-                view.find(inside, outline.part(ours), first_template)
-                for view, ours, inside in self._each_window(positions)
+                part.view.find(part.positions, outline.part(part.indices), first_template)
+                for part in self._window_parts(positions)
             ]
         )
 
@@ -136,8 +147,8 @@ class WindowedView:
         wanted = checked_positions(positions, self.num_bins)
         order = np.argsort(wanted, kind="stable")
         costs = np.empty(len(wanted), dtype=np.int64)
-        for view, ours, inside in self._each_window(wanted[order]):
-            costs[order[ours]] = view.costs(inside, cost_linear)
+        for part in self._window_parts(wanted[order]):
+            costs[order[part.indices]] = part.view.costs(part.positions, cost_linear)
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
@@ -153,28 +164,23 @@ class WindowedView:
         _find_windows(plan.tables, plan.repeat_tables, self._shifts, self.num_windows, length_index, entries, windows)
         positions, index_in_bin = np.full((2, len(entries)), -1, dtype=np.int64)
         for window in np.unique(windows[windows >= 0]).tolist():
-            inside = windows == window
-            there, index_in_bin[inside] = self._view(window).locate_entries(length_index[inside], entries[inside])
-            positions[inside] = self.window_starts[self._order.inverse(window)] + there
+            is_inside = windows == window
+            positions_inside, index_in_bin[is_inside] = self._view(window).locate_entries(
+                length_index[is_inside], entries[is_inside]
+            )
+            positions[is_inside] = self.window_starts[self._order.inverse(window)] + positions_inside
         return positions, index_in_bin
 
-    def _each_window(self, ascending: NDArray[np.int64]) -> Iterator[tuple[EpochView, slice, NDArray[np.int64]]]:
-        """Yields each window that has some of the positions, ascending.
-
-        Yields (the window's epoch, slice of `ascending` that it has, these positions counted from the window's begin).
-        Without positions, yields the first window with an empty slice.
-        """
+    def _window_parts(self, ascending: NDArray[np.int64]) -> Iterator[_WindowPart]:
+        """Yields the part of ascending positions in each window that has some; without positions, one empty part."""
         first = last = 0
         if len(ascending):
             first, last = (np.searchsorted(self.window_starts, ascending[[0, -1]], side="right") - 1).tolist()
         edges = [0, *np.searchsorted(ascending, self.window_starts[first + 1 : last + 1]).tolist(), len(ascending)]
         for ordinal, (begin, end) in enumerate(pairwise(edges), first):
             if begin < end or first == last:
-                yield (
-                    self._view(int(self._window_at[ordinal])),
-                    slice(begin, end),
-                    ascending[begin:end] - self.window_starts[ordinal],
-                )
+                view = self._view(int(self._window_at[ordinal]))
+                yield _WindowPart(view, slice(begin, end), ascending[begin:end] - self.window_starts[ordinal])
 
     def _view(self, window: int) -> EpochView:
         """Returns a window's epoch, and remembers it for all threads."""
@@ -222,8 +228,8 @@ def _first_copy(multiplicity: Any, shift: Any, num_windows: Any, window: Any) ->
 def _fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
     """Draws each template's shift, in [0, num_windows): writes `shifts`, int64 [T]."""
     for template in range(len(shifts)):
-        word = mix(key ^ mix(np.uint64(template) + GOLDEN))
-        shifts[template] = np.int64(((word >> _32) * np.uint64(num_windows)) >> _32)
+        random_bits = mix(key ^ mix(np.uint64(template) + GOLDEN))
+        shifts[template] = np.int64(((random_bits >> _32) * np.uint64(num_windows)) >> _32)
 
 
 @kernel_or()
@@ -234,18 +240,18 @@ def _count_bins(first_bin: Any, shifts: Any, num_bins: Any) -> None:
     each, so there are at most as many steps as bins.
     """
     num_windows = len(num_bins)
-    everywhere = 0
+    num_in_every_window = 0
     for window in range(num_windows):
         num_bins[window] = 0
     for template in range(len(shifts)):
         multiplicity = first_bin[template + 1] - first_bin[template]
-        everywhere += multiplicity // num_windows
+        num_in_every_window += multiplicity // num_windows
         left = multiplicity % num_windows
         # The last window w for which fewer than `copy` of the copies that are left are in windows before it.
         for copy in range(1, left + 1):
             num_bins[(copy * num_windows - shifts[template] + left - 1) // left - 1] += 1
     for window in range(num_windows):
-        num_bins[window] += everywhere
+        num_bins[window] += num_in_every_window
 
 
 @kernel_or()
@@ -300,8 +306,8 @@ def _find_plainly(
         templates, copies = repeats.repeat_template[repeat], tables.repeat_copies[repeat].astype(np.int64)
         multiplicities = np.int64(tables.first_bin[templates + 1]) - tables.first_bin[templates]
         copies_before = partial(plain_form(_first_copy), multiplicities, shifts[templates], num_windows)
-        ahead = entries[e] - tables.pool_starts[length_index]
-        out[e] = bisect_right(range(1, num_windows), ahead, key=partial(_draws_before, copies_before, copies))
+        draws_ahead = entries[e] - tables.pool_starts[length_index]
+        out[e] = bisect_right(range(1, num_windows), draws_ahead, key=partial(_draws_before, copies_before, copies))
 
 
 def _draws_before(copies_before: Any, copies: Any, window: int) -> int:
@@ -319,7 +325,7 @@ def _find_windows(
         if entries[e] < 0:
             continue
         length_index = length_indices[e]
-        ahead = entries[e] - tables.pool_starts[length_index]
+        draws_ahead = entries[e] - tables.pool_starts[length_index]
         low, high = 0, num_windows - 1
         while low < high:  # the last window whose draws of this length begin at or before the entry
             middle = (low + high + 1) >> 1
@@ -330,7 +336,7 @@ def _find_windows(
                 multiplicity = tables.first_bin[template + 1] - tables.first_bin[template]
                 copies = _first_copy(multiplicity, shifts[template], num_windows, middle)
                 before += copies * tables.repeat_copies[repeat]
-            if before <= ahead:
+            if before <= draws_ahead:
                 low = middle
             else:
                 high = middle - 1
