@@ -229,7 +229,7 @@ def test_a_lack_of_descriptors_is_not_called_corrupt(corpus, root, monkeypatch):
                 catalog.get("later")
             assert caught.value.retry_after_seconds == RETRY_AFTER_SECONDS
     with monkeypatch.context() as patched:
-        patched.setattr(catalog, "_entries", fail)
+        patched.setattr(catalog_module, "find_folders", fail)
         with pytest.raises(ServiceError, match="limit of open files"):
             catalog.get("unknown")
     with monkeypatch.context() as patched:

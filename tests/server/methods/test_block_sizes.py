@@ -6,14 +6,16 @@ import pytest
 from tests.waiting import time_with
 
 from packhorse.client.transport.requests import topology_message
+from packhorse.prepare import Grouping, prepare
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import open_stream as module
+from packhorse.server.methods import sizes as message_sizes
 from packhorse.server.methods.backend import Backend
 from packhorse.server.methods.open_stream import LEAST_BLOCK_BYTES, STREAMS_BYTES, block_bytes
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import WIRE_VERSION
+from packhorse.wire import BIN_ARRAYS, WIRE_VERSION
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,16 @@ def test_all_streams_blocks_fit_into_their_memory():
     assert all(before >= after for before, after in pairwise(sizes))
     assert all(number * size <= STREAMS_BYTES or size == LEAST_BLOCK_BYTES for number, size in enumerate(sizes))
     assert 4 * sizes[1000] < 200_000  # a stream holds its block some four times
+
+
+def test_the_bound_of_a_bin_without_a_template_counts_each_length_once(tmp_path):
+    prepare(lengths=[8] * 6, output=tmp_path / "pairs", max_seq_len=16, grouping=Grouping(size=2), progress=False)
+    datasets = Mixtures(Catalog(tmp_path))
+    dataset = datasets.get("pairs")
+    bins = Backend(datasets).get_bins(pb.GetBinsRequest(dataset="pairs", positions=[2], wire_version=WIRE_VERSION)).bins
+    num_bytes = sum(len(getattr(bins, name)) for name in BIN_ARRAYS)
+    assert not dataset.has_templates
+    assert message_sizes.most_bytes_per_bin(dataset) == num_bytes + 4  # a position, which GetBins need not send
 
 
 def test_blocks_shrink_where_many_streams_are_open_and_grow_again(make_backend, monkeypatch):

@@ -9,8 +9,9 @@ from packhorse.client.streams._templates import ReceivedTemplates
 from packhorse.client.streams.blocks import decode_bins
 from packhorse.dataset import open_prepared
 from packhorse.epoch import Bins, Component, EpochView, Mixture, SkipSource, Stage, WindowedView
-from packhorse.server.methods import messages as encoding
-from packhorse.server.methods.messages import SentTemplates, encode
+from packhorse.server.methods import _sent_templates
+from packhorse.server.methods._sent_templates import SentTemplates
+from packhorse.server.methods.messages import encode
 from packhorse.topology import ADDED, Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import KEPT_TEMPLATES, stream_positions
@@ -24,7 +25,7 @@ BOOK = {0: (9, 4), 1: (7,), 5: (3, 3, 3), KEPT_TEMPLATES - 1: (2, 1), KEPT_TEMPL
 def few_bins(request):
     """Few bins are numbered one by one, many by arrays: both must agree with the reader."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "_FEW_BINS", request.param)
+        patch.setattr(_sent_templates, "_FEW_BINS", request.param)
         yield
 
 
@@ -157,7 +158,7 @@ def test_few_bins_are_numbered_as_many_are(blocks):
         with pytest.MonkeyPatch.context() as patch:
             found = []
             for few, sent_before in ((32, one_by_one), (0, by_arrays)):
-                patch.setattr(encoding, "_FEW_BINS", few)
+                patch.setattr(_sent_templates, "_FEW_BINS", few)
                 found.append(sent_before.numbered(bins))
         for field in ("numbers", "defining"):
             np.testing.assert_array_equal(getattr(found[0], field), getattr(found[1], field))

@@ -9,8 +9,8 @@ from packhorse.client.transport.requests import topology_message
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import open_stream
+from packhorse.server.methods._sent_templates import SentTemplates
 from packhorse.server.methods.backend import Backend
-from packhorse.server.methods.messages import SentTemplates
 from packhorse.topology import Balance, RemainderPolicy, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION

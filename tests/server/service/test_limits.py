@@ -58,7 +58,7 @@ def test_one_process_counts_alone():
     limit = StreamLimit(2)
     assert [limit.take() for _ in range(4)] == [True, True, False, False]
     limit.give_back()
-    assert [limit.take(), limit.take(), limit.most, limit.num_open] == [True, False, 2, 2]
+    assert [limit.take(), limit.take(), limit.most_streams, limit.num_open] == [True, False, 2, 2]
 
 
 def test_all_processes_count_together(shared):

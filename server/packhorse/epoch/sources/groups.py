@@ -171,8 +171,8 @@ class GroupedSource:
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where members are in the epoch."""
-        wanted, groups = np.ascontiguousarray(ids, dtype=np.int64), self._groups
-        which, found = groups.find(wanted)
+        wanted_ids, groups = np.ascontiguousarray(ids, dtype=np.int64), self._groups
+        which, found = groups.find(wanted_ids)
         is_there = found >= 0
         members = found[is_there]
         numbers = groups.groups_of(members)
@@ -185,7 +185,7 @@ class GroupedSource:
         positions[is_there] = located.positions
         index_in_bin[is_there] = np.where(located.positions < 0, -1, own_index)
         return Locations(
-            ids=wanted[which],
+            ids=wanted_ids[which],
             first_tokens=first_tokens,
             lengths=lengths,
             positions=positions,
@@ -239,7 +239,7 @@ def _begins_of(table: NDArray[np.int64], numbers: NDArray[np.integer]) -> NDArra
 
 
 @inlined
-def _first_member(table: Any, number: Any) -> Any:
+def _begin_of(table: Any, number: Any) -> Any:
     """Returns the index in `Groups.members` of a group's first member."""
     return table[number - 1, _END] if number else 0
 
@@ -259,7 +259,7 @@ def _fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) ->
     for b in range(len(packed_ends)):
         for i in range(first, packed_ends[b]):
             number = np.int64(numbers[i])
-            end += table[number, _END] - _first_member(table, number)
+            end += table[number, _END] - _begin_of(table, number)
         first = packed_ends[b]
         bin_ends_out[b] = end
     return end
@@ -291,7 +291,7 @@ def _expand(
     index = 0
     for i in range(len(numbers)):
         number = np.int64(numbers[i])
-        for member in range(_first_member(table, number), table[number, _END]):
+        for member in range(_begin_of(table, number), table[number, _END]):
             ids_out[index] = members[member, _ID]
             lengths_out[index] = (max(members[member, _LENGTH] + extra_tokens, 1) + align - 1) // align * align
             groups_out[index] = table[number, _ID]

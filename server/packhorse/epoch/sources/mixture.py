@@ -154,7 +154,7 @@ class Mixture:
         if self.bins_per_draw > 1:
             facts["bins_per_draw"] = self.bins_per_draw
         chain = []
-        # Only a component that gives several epochs has their number in its facts: older digests stay as they were.
+        # The number of a component's epochs is among its facts only if it is more than 1.
         most_epochs = [[most] if (most := self._most_epochs(component)) > 1 else [] for component in self.components]
         for first, dues in zip(self._firsts, self._dues, strict=True):
             facts["from"] = first

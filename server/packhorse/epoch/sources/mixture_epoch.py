@@ -125,16 +125,19 @@ class MixtureEpoch:
 
         Their component_ids are numbers of prepared datasets, in the order of components and of the datasets in each.
         """
-        wanted = checked_positions(positions, self.num_bins)
-        order, parts = self._parts(*self._look_up(wanted))
+        wanted_positions = checked_positions(positions, self.num_bins)
+        order, parts = self._parts(*self._look_up(wanted_positions))
         sizes = [len(part.positions) for part in parts]
         first_datasets = self._first_dataset[[part.component for part in parts]]
-        outline = Outline.of(len(wanted), np.repeat(first_datasets, sizes))
+        outline = Outline.of(len(wanted_positions), np.repeat(first_datasets, sizes))
         unfilled = concatenated([self._find_part(part, outline) for part in parts])
         if len(parts) > 1:
-            by_part, outline = outline, Outline.of(len(wanted), np.empty(len(wanted), dtype=np.int32))
+            by_part, outline = (
+                outline,
+                Outline.of(len(wanted_positions), np.empty(len(wanted_positions), dtype=np.int32)),
+            )
             unfilled = reordered(unfilled, by_part, order, outline)
-        return filled(unfilled, outline, wanted)
+        return filled(unfilled, outline, wanted_positions)
 
     def _find_part(self, part: _Part, outline: Outline) -> UnfilledBins:
         """Finds the bins of a part, and writes its range of the outline."""
@@ -144,8 +147,8 @@ class MixtureEpoch:
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the costs of the bins at the given positions: int64 [N]."""
-        wanted = checked_positions(positions, self.num_bins)
-        order, parts = self._parts(*self._look_up(wanted))
+        wanted_positions = checked_positions(positions, self.num_bins)
+        order, parts = self._parts(*self._look_up(wanted_positions))
         return np.concatenate([part.source.costs(part.positions, cost_linear) for part in parts]).take(order)
 
     def locate(self, ids: ArrayLike) -> Locations:
@@ -153,8 +156,8 @@ class MixtureEpoch:
 
         Asks each component's epochs from which this epoch takes bins, and joins their rows.
         """
-        wanted = np.ascontiguousarray(ids, dtype=np.int64)
-        unique, which_of = np.unique(wanted, return_inverse=True)
+        wanted_ids = np.ascontiguousarray(ids, dtype=np.int64)
+        unique, which_of = np.unique(wanted_ids, return_inverse=True)
         parts = [rows_of_missing(unique)]  # in case that no component has an id
         for component, (epoch, begin, num_taken) in enumerate(self.taken):
             num_bins, end = max(self._components[component].num_bins, 1), begin + num_taken

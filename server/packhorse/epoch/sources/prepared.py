@@ -130,13 +130,13 @@ class EpochView:
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the costs of the bins at the given positions, which are those of their templates: int64 [N]."""
-        wanted = checked_positions(positions, self.num_bins)
+        wanted_positions = checked_positions(positions, self.num_bins)
         template_costs = self._template_costs.get(cost_linear)
         if template_costs is None:
             template_costs = self._plan.template_costs(cost_linear)
             self._template_costs = {cost_linear: template_costs}
-        costs = np.empty(len(wanted), dtype=np.int64)
-        permute_positions(self._bin_row, wanted, costs)
+        costs = np.empty(len(wanted_positions), dtype=np.int64)
+        permute_positions(self._bin_row, wanted_positions, costs)
         plan_kernels.find_costs(self._plan.bin_tables, template_costs, costs)
         return costs
 
@@ -179,8 +179,8 @@ def located(
     plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None, ids: ArrayLike, locate_entries: LocateEntries
 ) -> Locations:
     """Returns where ids are in an epoch: finds their entries in the pool, which `locate_entries` then locates."""
-    wanted = np.ascontiguousarray(ids, dtype=np.int64)
-    which, length_index, entries = _find_entries(plan, pool, first_tokens is not None, wanted)
+    wanted_ids = np.ascontiguousarray(ids, dtype=np.int64)
+    which, length_index, entries = _find_entries(plan, pool, first_tokens is not None, wanted_ids)
     firsts = np.where(entries < 0, -1, 0)  # first token of each entry in its sequence
     if first_tokens is not None:
         firsts[entries >= 0] = first_tokens[entries[entries >= 0]]
@@ -190,7 +190,7 @@ def located(
     lengths = np.full(len(which), -1, dtype=np.int64)
     lengths[entries >= 0] = plan.lengths[length_index[entries >= 0]]
     return Locations(
-        ids=wanted[which],
+        ids=wanted_ids[which],
         first_tokens=firsts,
         lengths=lengths,
         positions=positions,
@@ -199,17 +199,17 @@ def located(
 
 
 def _find_entries(
-    plan: PlanIndex, pool: PoolArray, has_pieces: bool, wanted: NDArray[np.int64]
+    plan: PlanIndex, pool: PoolArray, has_pieces: bool, wanted_ids: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Returns what `locating_kernels.find_entries` writes, in arrays that are long enough.
 
-    These are, for each row, the index of its id in `wanted`, the index of its length in the plan, and its entry of the
-    pool; int64 [rows] each.
+    These are, for each row, the index of its id in `wanted_ids`, the index of its length in the plan, and its entry of
+    the pool; int64 [rows] each.
     """
-    num_rows = len(wanted)
+    num_rows = len(wanted_ids)
     while True:
         rows = (np.empty(num_rows, np.int64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64))
-        num_found = locating_kernels.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
+        num_found = locating_kernels.find_entries(plan.tables, pool, wanted_ids, has_pieces, *rows)
         if num_found <= num_rows:
             return rows
         num_rows = num_found  # an id has a row for each piece, so the arrays were too short

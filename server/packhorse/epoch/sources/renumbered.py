@@ -44,8 +44,8 @@ class SkipSource:
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given new positions; raises a ValueError if one is outside."""
-        wanted = checked_positions(positions, self.num_bins)
-        return replace(self._source.bins(self._positions_in_source(wanted)), positions=wanted)
+        wanted_positions = checked_positions(positions, self.num_bins)
+        return replace(self._source.bins(self._positions_in_source(wanted_positions)), positions=wanted_positions)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the costs of the bins at the given new positions: int64 [N]."""

@@ -87,8 +87,8 @@ class Source(Protocol):
 
 def checked_positions(positions: ArrayLike, num_bins: int) -> NDArray[np.int64]:
     """Returns positions as int64 [N]; raises a ValueError if one is outside [0, num_bins)."""
-    wanted = np.ascontiguousarray(positions, dtype=np.int64)
-    if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < num_bins:
-        bad = wanted[(wanted < 0) | (wanted >= num_bins)][0]
-        raise ValueError(f"positions must be in [0, {num_bins}), got {bad}")
-    return wanted
+    wanted_positions = np.ascontiguousarray(positions, dtype=np.int64)
+    if len(wanted_positions) and not 0 <= int(wanted_positions.min()) <= int(wanted_positions.max()) < num_bins:
+        outside = wanted_positions[(wanted_positions < 0) | (wanted_positions >= num_bins)][0]
+        raise ValueError(f"positions must be in [0, {num_bins}), got {outside}")
+    return wanted_positions

@@ -96,9 +96,9 @@ class FindingSource(Source, Protocol):
 
 def bins_at(source: FindingSource, positions: ArrayLike) -> Bins:
     """Finds and fills the bins at some positions. This is `Source.bins` of every source that has `find`."""
-    wanted = checked_positions(positions, source.num_bins)
-    outline = Outline.of(len(wanted))
-    return filled(source.find(wanted, outline), outline, wanted)
+    wanted_positions = checked_positions(positions, source.num_bins)
+    outline = Outline.of(len(wanted_positions))
+    return filled(source.find(wanted_positions, outline), outline, wanted_positions)
 
 
 def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, first_template: int | None) -> UnfilledBins:

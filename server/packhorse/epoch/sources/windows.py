@@ -144,10 +144,10 @@ class WindowedView:
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the costs of the bins at the given positions: int64 [N]."""
-        wanted = checked_positions(positions, self.num_bins)
-        order = np.argsort(wanted, kind="stable")
-        costs = np.empty(len(wanted), dtype=np.int64)
-        for part in self._window_parts(wanted[order]):
+        wanted_positions = checked_positions(positions, self.num_bins)
+        order = np.argsort(wanted_positions, kind="stable")
+        costs = np.empty(len(wanted_positions), dtype=np.int64)
+        for part in self._window_parts(wanted_positions[order]):
             costs[order[part.indices]] = part.view.costs(part.positions, cost_linear)
         return costs
 

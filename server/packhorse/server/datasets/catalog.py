@@ -1,28 +1,26 @@
 """The datasets of a server: every prepared folder below one root, by its folder's name, in the version of a digest.
 
-Owns finding, opening and withdrawing them. Leaves the check of a folder to `packhorse.dataset`, and noticing that open
-files changed to `stamps`.
+Owns opening, replacing, refusing and withdrawing them. Leaves finding the folders to `_folders`, the check of a folder
+to `packhorse.dataset`, and noticing that open files changed to `stamps`.
 """
 
 import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from packhorse.dataset import (
-    MANIFEST,
     PreparedDataset,
     PreparedDatasetError,
     aside_of,
     find_version,
-    left_aside,
     open_prepared,
 )
 from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError, lacks_files, no_file_left
+from packhorse.server.datasets._folders import find_folders, has_folders, has_manifest
 from packhorse.server.datasets.refusals import no_dataset, not_served, reason_of
 from packhorse.server.datasets.stamps import (
     ArrayStamps,
@@ -42,9 +40,6 @@ are served, so that a server of a huge corpus starts at once, and are withdrawn 
 
 TRY_AGAIN_SECONDS = 10.0
 """Time after which a folder that the system failed to read is tried again."""
-
-_LOST_AND_FOUND = "lost+found"
-"""A folder at the top of many volumes, which only its owner may read."""
 
 _STILL_SERVED = "; the version loaded before is served until this server ends, and a restart would not serve it"
 
@@ -76,7 +71,7 @@ class Catalog:
         self._hanging: set[str] = set()  # folders whose file system did not answer when it was last asked
         if not look_at(str(self._root), self._root.is_dir):
             raise PreparedDatasetError(f"data root {root} is not a folder")
-        if not look_at(f"{root}/*", lambda: any(self._folders_among(self._entries()))):
+        if not look_at(f"{root}/*", lambda: has_folders(self._root, self.has)):
             raise PreparedDatasetError(
                 f"no prepared dataset below {root}; `packhorse prepare --output {root}/NAME …` writes one"
             )
@@ -97,7 +92,7 @@ class Catalog:
     def refresh(self) -> None:
         """Opens prepared folders that are not known yet, or that changed since they were opened or refused."""
         try:
-            found = self._stamps_of_folders()
+            found = self._find_folders()
         except OSError as error:
             self._note_gone(dict.fromkeys(self._current, f"the data root cannot be read: {error.strerror}"))
             raise
@@ -169,7 +164,7 @@ class Catalog:
         if current is not None:
             return self._in_version(current.dataset, digest)
         try:
-            folders = {folder.name: (folder, stamps) for folder, stamps in self._stamps_of_folders().items()}
+            folders = {folder.name: (folder, stamps) for folder, stamps in self._find_folders().items()}
         except OSError as error:  # `watch` in `app.health` logs it
             if lacks_files(error):
                 raise no_file_left() from None
@@ -235,47 +230,17 @@ class Catalog:
                 return older.arrays
         return None
 
-    def _stamps_of_folders(self) -> dict[Path, Stamps]:
-        """Returns every folder that is, or should be, a dataset → the stamps of its files.
+    def _find_folders(self) -> dict[Path, Stamps]:
+        """Returns as `find_folders`, and refuses the folders that do not answer until they do.
 
         Raises:
             OSError: the root cannot be read.
         """
-        try:
-            found = look_at(f"{self._root}/*", lambda: dict(self._with_stamps(self._entries())))
-        except TimeoutError:  # some file system hangs: each entry is asked by itself, which takes longer
-            return self._stamps_of_answering(look_at(str(self._root), self._entries))
-        self._hanging = set()
-        return found
-
-    def _entries(self) -> list[Path]:
-        """Returns everything below the root, or the root itself if it is a prepared folder."""
-        return [self._root] if has_manifest(self._root) else sorted(self._root.iterdir())
-
-    def _stamps_of_answering(self, entries: Sequence[Path]) -> dict[Path, Stamps]:
-        """Returns as `_stamps_of_folders`, for the entries that answer; refuses the others until they answer."""
-        found: dict[Path, Stamps] = {}
-        hanging = set()
-        for entry in entries:
-            try:
-                found |= look_at(str(entry), partial(dict, self._with_stamps([entry])))
-            except TimeoutError as error:
-                hanging.add(entry.name)
-                self._refuse(entry, error, ())
-        self._hanging = hanging
-        return found
-
-    def _folders_among(self, entries: Iterable[Path]) -> Iterator[Path]:
-        """Yields the entries of the root that are, or should be, a dataset."""
-        for folder in entries:
-            if not folder.name.startswith(".") and folder.name != _LOST_AND_FOUND and has_manifest(folder):
-                yield folder
-            elif (crashed := left_aside(folder)) and crashed.name not in self._current and has_manifest(folder):
-                yield crashed  # a crash left only the folder moved aside: opening fails, and the error says what to do
-
-    def _with_stamps(self, entries: Iterable[Path]) -> Iterator[tuple[Path, Stamps]]:
-        for folder in self._folders_among(entries):
-            yield folder, stamps_of(folder)
+        found = find_folders(self._root, self.has)
+        self._hanging = {folder.name for folder in found.hanging}
+        for folder, error in found.hanging.items():
+            self._refuse(folder, error, ())
+        return found.stamps
 
     def _open(self, folder: Path, stamps: Stamps) -> None:
         """Opens a folder whose files have these stamps, or refuses it; does nothing if it was so before."""
@@ -297,7 +262,7 @@ class Catalog:
                 return
             is_new = self._serve(folder.name, opened)
         if not is_checked and is_new:
-            threading.Thread(target=self._check_beside_serving, args=(opened.dataset, stamps), daemon=True).start()
+            self._begin_check_beside_serving(opened)
 
     def _serve(self, name: str, opened: OpenDataset) -> bool:
         """Serves a folder as it is open now, and keeps the version before it; returns whether this is a new version.
@@ -337,7 +302,7 @@ class Catalog:
             with self._lock:
                 self._older.setdefault(current.name, []).append(OlderVersion(opened))
         if not is_checked:
-            threading.Thread(target=self._check_beside_serving, args=(opened.dataset, stamps), daemon=True).start()
+            self._begin_check_beside_serving(opened)
         return opened.dataset
 
     def _older_version(self, name: str, digest: str) -> PreparedDataset | None:
@@ -381,6 +346,10 @@ class Catalog:
         with self._lock:
             self._refused[folder.name] = RefusedFolder(reason, stamps, time.monotonic() + seconds, lacks_files(error))
 
+    def _begin_check_beside_serving(self, opened: OpenDataset) -> None:
+        thread = threading.Thread(target=self._check_beside_serving, args=(opened.dataset, opened.stamps), daemon=True)
+        thread.start()
+
     def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
         """Compares a dataset with its checksums, and withdraws it if one differs.
 
@@ -407,14 +376,6 @@ class Catalog:
             if current is not None and current.dataset is dataset:
                 self._refused[dataset.name] = RefusedFolder(reason, stamps_of(dataset.path))
                 del self._current[dataset.name]
-
-
-def has_manifest(folder: Path) -> bool:
-    """Whether a folder is a prepared one. True also if it may not be read: opening it then gives the reason."""
-    try:
-        return (folder / MANIFEST).exists()
-    except PermissionError:
-        return True
 
 
 def _warn_of_new_version(before: PreparedDataset, now: PreparedDataset) -> None:

@@ -40,7 +40,7 @@ CHECKED_BINS = 4096
 """Bins whose lengths are compared in one go by the check of a whole corpus."""
 
 AUTO = "auto"
-"""Value of --tokens for the tokens that each dataset's manifest names."""
+"""Value of `--tokens` with which each dataset has the tokens that its manifest names."""
 
 _OPEN_AT_ONCE = (".idx", ".bin")
 """Suffixes of files that open at once, because they are mapped. Tables must be decoded, and stores take a network."""
@@ -203,22 +203,22 @@ class Corpora:
             warnings.simplefilter("ignore")  # they advise whoever trains, about tokens that are in the loss
             if isinstance(dataset, MixtureDataset):
                 mixture = MixtureSource(sources)
-                found = loss_mask_of(mixture)
+                loss_mask = loss_mask_of(mixture)
                 components = [_ComponentFacts(each) for each in parts]
-                tokens: TokenSource = mixture.for_components(components)  # type: ignore[arg-type]
-                mask = None if found is None else found.for_components(components)  # type: ignore[arg-type]
+                tokens_by_id: TokenSource = mixture.for_components(components)  # type: ignore[arg-type]
+                mask_by_id = None if loss_mask is None else loss_mask.for_components(components)  # type: ignore[arg-type]
             else:
                 source = sources[dataset.name]
-                found = loss_mask_of(source)
+                loss_mask = loss_mask_of(source)
                 id_column = dataset.manifest.id_column or ""
-                tokens = source.for_ids(id_column)
-                mask = None if found is None else found.for_ids(id_column)
-        masks: Iterable[TokenSource] = () if found is None else (found,)
-        if isinstance(found, MixtureSource):
-            masks = found.sources.values()
-        for each in (*sources.values(), *masks):
+                tokens_by_id = source.for_ids(id_column)
+                mask_by_id = None if loss_mask is None else loss_mask.for_ids(id_column)
+        mask_sources: Iterable[TokenSource] = () if loss_mask is None else (loss_mask,)
+        if isinstance(loss_mask, MixtureSource):
+            mask_sources = loss_mask.sources.values()
+        for each in (*sources.values(), *mask_sources):
             files |= {path: FileStamp.of(path) for path in each.mapped_files}
-        return Corpus(dataset, tokens, mask, files)
+        return Corpus(dataset, tokens_by_id, mask_by_id, files)
 
     def _open_source(self, dataset: PreparedDataset) -> TokenSource:
         """Opens the source of a dataset's tokens, and compares it with the manifest's fingerprint if there is one."""
@@ -227,7 +227,7 @@ class Corpora:
             return as_token_source(path)
         is_given = dataset.name in self._given
         source = as_token_source(path) if is_given else open_recorded(path, asdict(inputs.tokens), inputs.rows)
-        if is_given or not source.knows_lengths:  # reads tokens, for which a server has time
+        if is_given or not source.knows_lengths:  # the check reads tokens, for which a server has time
             check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
         return source
 

@@ -22,7 +22,7 @@ _LARGEST_TOKEN = 2**31 - 1
 
 
 class BinTokens(NamedTuple):
-    """The tokens of some bins. An entry is a sequence or piece in a bin. Legend: S entries, T tokens."""
+    """The tokens of some bins. An entry is a sequence or piece in a bin. Shape letters: S entries, T tokens."""
 
     tokens: NDArray[np.unsignedinteger]
     """Tokens of all entries in their order, end to end: uint16 or uint32 [T]."""
@@ -35,11 +35,12 @@ class BinTokens(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """The entries of some bins, and the sources that read them. Legend: S entries."""
+    """The entries of some bins, and the sources that read them. Shape letter: S entries."""
 
     tokens: TokenSource
+    """Source of their tokens."""
     loss_mask: TokenSource | None
-    """None if every token is predicted."""
+    """Source of their loss mask; None if every token is predicted."""
     ids: NDArray[np.int64]
     """Id of each entry's sequence: int64 [S]."""
     planned: NDArray[np.int64]
@@ -53,8 +54,8 @@ class _Entries(NamedTuple):
 class _Copies(threading.local):
     """A thread's own copies of the sources: those that decode hold what they last fetched, so threads cannot share."""
 
-    pair: tuple[TokenSource, TokenSource | None] | None = None
-    """Copies of the tokens' source and of the loss mask's; None until this thread needs them."""
+    tokens_and_mask: tuple[TokenSource, TokenSource | None] | None = None
+    """Copies of the sources of tokens and of the loss mask; None until this thread needs them."""
 
 
 class Corpus:
@@ -108,18 +109,18 @@ class Corpus:
             sizes = whole_sizes = entries.planned
         lengths = entries.planned if sizes is None else sizes
 
-        def read(source: TokenSource) -> NDArray[np.integer]:
+        def values_of_entries(source: TokenSource) -> NDArray[np.integer]:
             return source.end_to_end(entries.ids, lengths, first_tokens=entries.first_tokens, truncate=is_cut)
 
-        tokens = read(entries.tokens)
+        tokens = values_of_entries(entries.tokens)
         mask = None
         if entries.loss_mask is not None:
             if whole_sizes is not None and (entries.loss_mask.lengths(entries.ids) != whole_sizes).any():
                 raise ValueError("the loss mask is of other tokens: its lengths differ")
-            predicted = read(entries.loss_mask)
-            if predicted.min(initial=0) < 0 or predicted.max(initial=0) > 1:
+            mask_values = values_of_entries(entries.loss_mask)
+            if mask_values.min(initial=0) < 0 or mask_values.max(initial=0) > 1:
                 raise ValueError("the loss mask holds other values than 0 and 1")
-            mask = predicted == 1
+            mask = mask_values == 1
         self._check_files()
         if redacted is not None:  # what was taken down does not leave the server
             ends, tokens = np.cumsum(lengths), tokens.astype(np.int64)
@@ -134,7 +135,7 @@ class Corpus:
         self._own_lengths(entries, entries.tokens.lengths(entries.ids))
 
     def _own_lengths(self, entries: _Entries, whole_sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns how many tokens each entry has, of a sequence of so many; see `PieceRule.own_lengths`."""
+        """Returns each entry's number of tokens, given that of its whole sequence; see `PieceRule.own_lengths`."""
         return self._pieces.own_lengths(
             entries.ids, entries.planned, whole_sizes, entries.first_tokens, entries.component_ids
         )
@@ -144,20 +145,27 @@ class Corpus:
         if bins.component_ids is not None:
             components = bins.component_ids.repeat(np.diff(bins.bin_ends, prepend=0))
         ids, planned = bins.ids.astype(np.int64), bins.lengths.astype(np.int64)
-        firsts = None if bins.first_tokens is None else bins.first_tokens.astype(np.int64)
-        if self._shares_prefixes and firsts is not None:  # an entry is sent from token 0, with its prefix
-            planned, firsts = planned + firsts, None
+        first_tokens = None if bins.first_tokens is None else bins.first_tokens.astype(np.int64)
+        if self._shares_prefixes and first_tokens is not None:  # an entry is sent from token 0, with its prefix
+            planned, first_tokens = planned + first_tokens, None
         tokens, loss_mask = self._sources()
-        masks = None if loss_mask is None else loss_mask.of_sequences(components)
-        return _Entries(tokens.of_sequences(components), masks, ids, planned, firsts, components)
+        return _Entries(
+            tokens=tokens.of_sequences(components),
+            loss_mask=None if loss_mask is None else loss_mask.of_sequences(components),
+            ids=ids,
+            planned=planned,
+            first_tokens=first_tokens,
+            component_ids=components,
+        )
 
     def _sources(self) -> tuple[TokenSource, TokenSource | None]:
         """Returns the sources that this thread may use: the shared ones if they decode nothing, else its copies."""
         if self.knows_lengths and (self._loss_mask is None or self._loss_mask.knows_lengths):
             return self._tokens, self._loss_mask
-        if self._copies.pair is None:
-            self._copies.pair = (self._tokens.copy(), None if self._loss_mask is None else self._loss_mask.copy())
-        return self._copies.pair
+        if self._copies.tokens_and_mask is None:
+            mask_copy = None if self._loss_mask is None else self._loss_mask.copy()
+            self._copies.tokens_and_mask = (self._tokens.copy(), mask_copy)
+        return self._copies.tokens_and_mask
 
     def _check_files(self) -> None:
         for path, stamp in self._files.items():
@@ -169,10 +177,10 @@ def _narrowed(tokens: NDArray[Any]) -> NDArray[np.unsignedinteger]:
     """Returns tokens as uint16 if all fit, otherwise as uint32; raises a ValueError if one is no token id."""
     if tokens.dtype == np.uint16:
         return tokens
-    least, most = tokens.min(initial=0), tokens.max(initial=0)
-    if least < 0 or most > _LARGEST_TOKEN:
-        raise ValueError(f"its corpus holds {least if least < 0 else most}, and token ids are in [0, 2^31)")
-    return tokens.astype(np.uint16 if most < 1 << 16 else np.uint32)
+    smallest, largest = tokens.min(initial=0), tokens.max(initial=0)
+    if smallest < 0 or largest > _LARGEST_TOKEN:
+        raise ValueError(f"its corpus holds {smallest if smallest < 0 else largest}, and token ids are in [0, 2^31)")
+    return tokens.astype(np.uint16 if largest < 1 << 16 else np.uint32)
 
 
 class _PlanFacts:

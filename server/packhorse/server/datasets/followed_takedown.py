@@ -32,13 +32,15 @@ NO_FILE = TakedownFile()
 """The content of a file that does not exist."""
 
 
-class _FileStamp(NamedTuple):
+class _StampedPath(NamedTuple):
+    """A file as one look found it."""
+
     path: Path
     stamp: Stamp | None
     """None if the file cannot be looked at."""
 
 
-_Stamps = tuple[_FileStamp, ...]
+_Stamps = tuple[_StampedPath, ...]
 """The stamp of a takedown's file, then of each file of ids that it names."""
 
 
@@ -99,7 +101,7 @@ class FollowedTakedown:
         with self.lock:  # the file is read for the dataset itself and for each mixture that has it as a component
             if self._is_new and look.is_missing:
                 # Without a file, nothing is taken away until a file appears that is right.
-                self.content, self._stamps = NO_FILE, (_FileStamp(self.path, None),)
+                self.content, self._stamps = NO_FILE, (_StampedPath(self.path, None),)
             self._is_new = False
             if look.stamps == self._stamps:
                 self.trouble = ""
@@ -112,7 +114,7 @@ class FollowedTakedown:
     def refuse_look(self, why: str) -> None:
         """Notes that the disk does not answer; see `_refuse`."""
         self._is_new = False
-        self._refuse((_FileStamp(self.path, None),), why)
+        self._refuse((_StampedPath(self.path, None),), why)
 
     def warn_of_unknown_ids(self) -> None:
         """Logs which ids in a content new since the last call do not exist in the dataset; may take a second."""
@@ -191,7 +193,7 @@ class FollowedTakedown:
         """Returns the stamps of the file, and of the files of ids that its content in force names."""
         ids_files = () if self.content is None else self.content.ids_files
         paths = [self.path, *(self.path.with_name(name) for name in ids_files)]
-        return tuple(_FileStamp(each, stamp_of(each)) for each in paths)
+        return tuple(_StampedPath(each, stamp_of(each)) for each in paths)
 
     def _parsed(self) -> TakedownFile:
         """Returns the content of the file; raises a PreparedDatasetError if it is wrong."""

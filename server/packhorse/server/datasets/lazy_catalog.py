@@ -4,18 +4,26 @@ Owns what is kept open, and which folders were checked. Datasets planned in memo
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.stamps import Stamps
 
-_OPEN: dict[Path, tuple[Stamps, PreparedDataset]] = {}
-"""The dataset that this process opened last in each folder, and the stamps that its files had."""
+
+class _Opened(NamedTuple):
+    """A dataset, and the stamps that its files had when it was opened."""
+
+    stamps: Stamps
+    dataset: PreparedDataset
+
+
+_OPEN: dict[Path, _Opened] = {}
+"""What this process opened last in each folder."""
 
 
 class Checked(Protocol):
-    """A set of texts, which processes may share. For a single process, a `set` will do."""
+    """A set of texts, which processes may share. A single process can give a `set`."""
 
     def add(self, text: str, /) -> None:
         """Adds a text."""
@@ -31,8 +39,8 @@ class LazyCatalog(Catalog):
 
     Args:
         root: as of a Catalog.
-        checked: what `_key` says of each folder whose arrays matched their checksums. These folders are not compared
-            again; others are added after their comparison.
+        checked: the text by `_key` of each folder whose arrays matched their checksums. These folders are not compared
+            again. Other folders are added once they matched.
 
     Raises:
         PreparedDatasetError: there is no dataset.
@@ -51,13 +59,15 @@ class LazyCatalog(Catalog):
     def _open_files(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
         """Opens a folder, as `Catalog._open_files`, or returns the dataset that this process has open already."""
         is_checked = _key(folder, stamps) in self._checked
-        known_stamps, dataset = _OPEN.get(folder, ((), None))
-        if dataset is None or known_stamps != stamps:
+        opened_before = _OPEN.get(folder)
+        if opened_before is not None and opened_before.stamps == stamps:
+            dataset = opened_before.dataset
+        else:
             if is_checked:
                 dataset = open_prepared(folder, check_pool=False)
             else:
                 dataset, is_checked = super()._open_files(folder, stamps)
-            _OPEN[folder] = (stamps, dataset)
+            _OPEN[folder] = _Opened(stamps, dataset)
         if is_checked:
             self._checked.add(_key(folder, stamps))
         return dataset, is_checked

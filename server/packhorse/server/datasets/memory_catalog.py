@@ -34,7 +34,7 @@ class MemoryCatalog:
     """
 
     def __init__(self, lengths: Mapping[str, NDArray[np.int32]], options: Mapping[str, Any]) -> None:
-        self._datasets = {name: _planned(name, some, options) for name, some in lengths.items()}
+        self._datasets = {name: _planned(name, own_lengths, options) for name, own_lengths in lengths.items()}
 
     def names(self) -> list[str]:
         """Returns the names of the datasets, ascending."""
@@ -78,22 +78,22 @@ def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) 
         index = Path(folder, "lengths.idx")
         with index.open("wb") as file:
             write_index(file, lengths, np.dtype(np.uint16))
-        plan = dict(options)
-        size = plan.pop("group_size")
+        plan_options = dict(options)
+        group_size = plan_options.pop("group_size")
         prepare(
             index,
             output=Path(folder, name),
-            plan=PlanOptions(**plan),
-            grouping=None if size is None else Grouping(size=size),
+            plan=PlanOptions(**plan_options),
+            grouping=None if group_size is None else Grouping(size=group_size),
             execution=Execution(progress=False, workers=1),
         )
         dataset = open_prepared(Path(folder, name), check_pool=False)
-        starts = None if dataset.first_tokens is None else _held(dataset.first_tokens)
+        first_tokens = None if dataset.first_tokens is None else _held(dataset.first_tokens)
         groups = dataset.groups
         if groups is not None:
             order = None if groups.order is None else _held(groups.order)
             groups = replace(groups, table=_held(groups.table), members=_held(groups.members), order=order)
-        return replace(dataset, pool=_held(dataset.pool), first_tokens=starts, groups=groups)
+        return replace(dataset, pool=_held(dataset.pool), first_tokens=first_tokens, groups=groups)
 
 
 def _held(mapped: NDArray[Any]) -> NDArray[Any]:

@@ -25,7 +25,8 @@ from packhorse.dataset import (
 )
 from packhorse.epoch import first_difference
 from packhorse.server.base.faults import ServiceError, invalid_field
-from packhorse.server.datasets.catalog import Catalog, has_manifest
+from packhorse.server.datasets._folders import has_manifest
+from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.server.datasets.refusals import no_mixture, not_served
 from packhorse.server.datasets.stream_progress import StreamProgress
@@ -81,7 +82,11 @@ class Mixtures:
 
     def opened(self) -> list[MixtureDataset]:
         """Returns the mixtures that are open now, in the order of their names."""
-        return [read.mixture for name, read in sorted(self._files_read.items()) if self._path_of_file(name) is not None]
+        return [
+            last_read.mixture
+            for name, last_read in sorted(self._files_read.items())
+            if self._path_of_file(name) is not None
+        ]
 
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with files below the root: ("dataset", "mixture" or "takedown", its name) → why."""
@@ -100,20 +105,20 @@ class Mixtures:
 
     def get(self, name: str, digest: str = "") -> Dataset:
         """Returns a dataset or mixture; see `Datasets.get`. A mixture has one version only, and ignores `digest`."""
-        read = self._files_read.get(name)
+        last_read = self._files_read.get(name)
         try:
             # A dataset comes before a mixture of its name.
             found = None if self._catalog.has(name) else self._look_at_file(name)
         except TimeoutError as error:
             why = f"{name}{MIXTURE_SUFFIX} cannot be looked at: {error.strerror}"
-            if read is None:
+            if last_read is None:
                 raise not_served(name, why) from None
             self._note_trouble(name, f"{why}; it stays as it was")
-            return read.mixture
+            return last_read.mixture
         if found is None:
             return self._catalog.get(name, digest, besides=self._names_of_files())
-        if read is not None and found.stamp in (read.stamp, self._refused.get(name)):
-            return read.mixture
+        if last_read is not None and found.stamp in (last_read.stamp, self._refused.get(name)):
+            return last_read.mixture
         with self._locks.setdefault(name, threading.RLock()):
             return self._read_again(name, found)
 
@@ -135,7 +140,8 @@ class Mixtures:
         try:
             append_to_mixture(path, stage, from_position, self.component, replace=replace)
         except MixtureError as error:
-            raise invalid_field("from_position" if "position" in str(error) else "weights", str(error)) from None
+            field = "from_position" if "position" in str(error) else "weights"  # only the text says what is wrong
+            raise invalid_field(field, str(error)) from None
         except OSError as error:
             raise ServiceError(
                 pb.ERROR_REASON_NOT_IMPLEMENTED,
@@ -194,8 +200,8 @@ class Mixtures:
         except ServiceError as error:
             self._refuse(name, error.message, self._stamp_of_file(name))
             return False
-        read = self._files_read.get(name)
-        if read is not None and read.stamp == self._stamp_of_file(name):  # right again, without being read
+        last_read = self._files_read.get(name)
+        if last_read is not None and last_read.stamp == self._stamp_of_file(name):  # right again, without being read
             self._wrong.pop(name, None)
             self._refused.pop(name, None)
         return True
@@ -206,10 +212,10 @@ class Mixtures:
         Raises:
             ServiceError: the file is wrong, and was never right.
         """
-        read = self._files_read.get(name)
-        before = None if read is None else read.mixture
-        if read is not None and read.stamp == found.stamp:  # another thread was faster
-            return read.mixture
+        last_read = self._files_read.get(name)
+        before = None if last_read is None else last_read.mixture
+        if last_read is not None and last_read.stamp == found.stamp:  # another thread was faster
+            return last_read.mixture
         try:
             mixture = self._mixture_of_file(name, found.path)
         except PreparedDatasetError as error:

@@ -51,7 +51,7 @@ class ArrayStamps:
 
     def __init__(self, descriptors: dict[str, int]) -> None:
         self._descriptors = descriptors
-        self._stamps = self._now()
+        self._stamps = self._stamps_now()
         weakref.finalize(self, _close, descriptors)
 
     @classmethod
@@ -68,7 +68,7 @@ class ArrayStamps:
 
     def is_unchanged(self) -> bool:
         """Whether no file was written to or cut since it was opened."""
-        return self._now() == self._stamps
+        return self._stamps_now() == self._stamps
 
     def check_again(self, dataset: PreparedDataset) -> None:
         """Compares all files with their checksums; if they match, their stamps of now count as unchanged.
@@ -76,14 +76,14 @@ class ArrayStamps:
         Raises:
             PreparedDatasetError: a file was cut or altered.
         """
-        now = self._now()
+        now = self._stamps_now()
         for name, descriptor in self._descriptors.items():
             has_its_size = now[name].size_bytes == self._stamps[name].size_bytes
             if not has_its_size or _sha256_of(descriptor) != dataset.manifest.checksums[name]:
                 raise PreparedDatasetError(f"{dataset.name}/{name} was cut or altered while it was served")
         self._stamps = now
 
-    def _now(self) -> dict[str, _ArrayStamp]:
+    def _stamps_now(self) -> dict[str, _ArrayStamp]:
         stats = {name: os.fstat(descriptor) for name, descriptor in self._descriptors.items()}
         return {name: _ArrayStamp(stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 

@@ -76,10 +76,12 @@ class Takedowns:
             now = time.monotonic()
             if is_open and now - kept.looked_at < FRESH_SECONDS:
                 return kept.takedown
-            datasets = dataset.datasets if isinstance(dataset, MixtureDataset) else ()
+            components = dataset.datasets if isinstance(dataset, MixtureDataset) else ()
             try:
-                contents = self._contents([dataset, *datasets])
-                if contents != kept.contents and (kept.takedown is not NOTHING or any(map(_takes_away, contents))):
+                contents = self._contents([dataset, *components])
+                # `NOTHING` stays the same object as long as no file takes anything away: streams go on while it does.
+                stays_nothing = kept.takedown is NOTHING and not any(map(_takes_away, contents))
+                if contents != kept.contents and not stays_nothing:
                     kept.takedown = put_together(dataset, contents)
             except PreparedDatasetError as error:
                 raise not_served(dataset.name, str(error)) from None
@@ -112,8 +114,8 @@ class Takedowns:
         Raises:
             TakedownError: a file is wrong or cannot be looked at, and none of its contents was ever right.
         """
-        files = [self._file_of(each.name) for each in datasets]
-        own = files[0]
+        files = [self._file_of(dataset.name) for dataset in datasets]
+        own = files[0]  # of the dataset or mixture itself
         try:
             looks = look_at(str(own.path), lambda: [file.look() for file in files])
         except TimeoutError as error:

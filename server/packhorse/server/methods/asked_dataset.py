@@ -86,8 +86,8 @@ def check_digest(
         skips: all skipped ranges, of the request and of takedown files.
         expected: the digest that the run began with; empty for any.
         epoch: of the request.
-        before: position where a stream begins, or where another request ends, counted without skipped ones: only
-            differences before it count. None for the epoch's end.
+        before: only differences before this position count; without skipped positions. It is where a stream begins, or
+            where another request ends. None for the epoch's end.
         takedown: what files take away from the dataset.
     """
     if not expected:
@@ -106,9 +106,15 @@ def check_digest(
         )
     if expected_skips == str(skips):
         return
-    earlier = _skips_in(expected_skips)
-    if earlier is None or (earlier != skips and (before is None or earlier.before(before) != skips.before(before))):
-        named = f"{expected_skips.count(',') + 1} ranges" if earlier is None else f"the positions {earlier or 'none'}"
+    run_skips = _skips_in(expected_skips)
+    if run_skips is None or before is None:
+        differ = run_skips != skips
+    else:
+        differ = run_skips.before(before) != skips.before(before)
+    if differ:
+        named = (
+            f"{expected_skips.count(',') + 1} ranges" if run_skips is None else f"the positions {run_skips or 'none'}"
+        )
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
             f"this run has skipped {named} of dataset {dataset.name!r}, now {skips or 'none'} "
@@ -139,20 +145,20 @@ def _check_stages(
 
     `before` is this position as in `check_digest`.
     """
-    departs = parts_at(expected, mixture.chain)  # position of the run from which they differ; None if they do not
-    if departs is None:
+    parts_from = parts_at(expected, mixture.chain)  # position of the run from which they differ; None if they do not
+    if parts_from is None:
         return
     end_in_epoch = mixture.num_bins
     if before is not None:
         end_in_epoch = skips.to_whole(before - 1) + 1 if before else 0
     reached = epoch * mixture.num_bins + min(end_in_epoch, mixture.num_bins)
-    if reached > departs:
-        departs_epoch, departs_position = divmod(departs, mixture.num_bins)
-        at = f"at position {departs_position} of epoch {departs_epoch}" if departs else "from the beginning"
+    if reached > parts_from:
+        epoch_of_parting, position = divmod(parts_from, mixture.num_bins)
+        at = f"at position {position} of epoch {epoch_of_parting}" if parts_from else "from the beginning"
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
-            f"mixture {mixture.name!r} departs {at} ({departs} of the run) from the one that this run began with, and "
-            f"the run has reached {reached}: expected {expected}, got {mixture.manifest.digest}; resume from a cursor "
-            "at or before that position, or restore the stages that the run began with",
-            {**facts, "differs": "stages", "departs": str(departs)},
+            f"mixture {mixture.name!r} departs {at} ({parts_from} of the run) from the one that this run began with, "
+            f"and the run has reached {reached}: expected {expected}, got {mixture.manifest.digest}; resume from a "
+            "cursor at or before that position, or restore the stages that the run began with",
+            {**facts, "differs": "stages", "departs": str(parts_from)},
         )

@@ -1,7 +1,7 @@
 """Epochs, their assignments, and what the streams of a run share: made once, for all requests that need them.
 
-Owns the caches, because a thousand ranks of a run open their streams at the same time. Leaves what the streams of a run
-share to `stream_request`.
+Owns the caches, because a thousand ranks of a run open their streams at the same time. Leaves computing what the
+streams of a run share to `stream_request`.
 """
 
 import weakref
@@ -65,15 +65,18 @@ class Epochs:
 
     def assignment(self, dataset: Dataset, seed: int, epoch: int, skips: Skips, topology: Topology) -> Assignment:
         """Returns the assignment that all ranks and workers of a run share; the number of workers does not matter."""
-        shape = topology if topology.workers_per_rank == 1 else replace(topology, workers_per_rank=1)
+        one_worker = topology if topology.workers_per_rank == 1 else replace(topology, workers_per_rank=1)
 
         def make() -> Assignment:
-            return Assignment(self.source(dataset, seed, epoch, skips), shape, seed=seed, epoch=epoch)
+            return Assignment(self.source(dataset, seed, epoch, skips), one_worker, seed=seed, epoch=epoch)
 
-        return self._assignments.get(self._key(dataset, seed, epoch, skips, shape), make)
+        return self._assignments.get(self._key(dataset, seed, epoch, skips, one_worker), make)
 
     def run(self, dataset: Dataset, takedown: Takedown, request: bytes, make: Callable[[], _Run]) -> _Run:
-        """Returns what the streams of a run share, from the cache or from `make`. `request` is the part they share."""
+        """Returns what the streams of a run share, from the cache or from `make`.
+
+        `request` is the part of their requests that they share.
+        """
         run: _Run = self._runs.get(self._key(dataset, takedown, request), make)
         return run
 

@@ -64,14 +64,9 @@ def locate_in_slices(
             )
         assignment = epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
         num_arranged = max(1, assignment.bins_to_locate())
-    most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_rooms, MAX_LOCATE_ARRANGED // num_arranged)
-    num_ids = len(request.ids) + len(request.keys)
-    if num_ids > most_ids:
-        raise too_large(
-            "keys" if request.keys else "ids",
-            most_ids,
-            f"{num_ids} ids and keys are asked for; ask this dataset for at most {most_ids}",
-        )
+    _check_num_ids(
+        request, min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_rooms, MAX_LOCATE_ARRANGED // num_arranged)
+    )
     tables = dataset.key_tables
     _check_keys(request, tables)
     response = pb.LocateSequencesResponse(digest=asked_dataset.digest_of(dataset, skips, takedown))
@@ -88,14 +83,17 @@ def locate_in_slices(
         """Yields the locations of ids, in all components of a mixture."""
         return _locations_of_ids(source, assignment, request.topology, ids, names)
 
-    for locations in _answers(request, tables, locations_of, at_once):
+    for locations in _batches(request, tables, locations_of, at_once):
         for location in locations:
             response.locations.append(location)
             checksum.add(location)
             key_bytes += len(location.key)
         if len(response.locations) > MAX_LOCATIONS or key_bytes > sizes.MAX_MESSAGE_BYTES // 2:
-            what = f"there are more than {MAX_LOCATIONS} answers, or their keys are too long"
-            raise too_large("ids", MAX_LOCATIONS, f"{what}; ask for fewer ids")
+            raise too_large(
+                "ids",
+                MAX_LOCATIONS,
+                f"there are more than {MAX_LOCATIONS} answers, or their keys are too long; ask for fewer ids",
+            )
         if pace.is_over():
             yield answer_bytes()
             pace.restart()
@@ -103,6 +101,17 @@ def locate_in_slices(
     response.checksum = checksum.value
     yield answer_bytes()
     return response
+
+
+def _check_num_ids(request: pb.LocateSequencesRequest, most_ids: int) -> None:
+    """Refuses a request for more than `most_ids` ids and keys."""
+    num_ids = len(request.ids) + len(request.keys)
+    if num_ids > most_ids:
+        raise too_large(
+            "keys" if request.keys else "ids",
+            most_ids,
+            f"{num_ids} ids and keys are asked for; ask this dataset for at most {most_ids}",
+        )
 
 
 def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | None]) -> None:
@@ -120,7 +129,7 @@ def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | 
             raise invalid_field("keys", str(error)) from None
 
 
-def _answers(
+def _batches(
     request: pb.LocateSequencesRequest,
     tables: Mapping[str, Keys | None],
     locations_of: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
@@ -175,8 +184,9 @@ def _add_keys(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Key
     for component, table in tables.items():
         if table is None:
             continue
-        ours = [location for location in locations if location.component == component]
-        for location, key in zip(ours, table.of(np.array([each.id for each in ours], np.int64)), strict=True):
+        of_component = [location for location in locations if location.component == component]
+        ids = np.array([location.id for location in of_component], np.int64)
+        for location, key in zip(of_component, table.of(ids), strict=True):
             location.key = key
 
 
@@ -206,9 +216,17 @@ def _locations_of_ids(
     if assignment is not None:
         streamed = assignment.locate(found.positions, found.index_in_bin)
         steps, ranks, slots = streamed.steps, streamed.ranks, streamed.slots
-    columns = (component_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin)
     for component_id, sequence_id, first_token, length, position, index, step, rank, slot in zip(
-        *(column.tolist() for column in (*columns, steps, ranks, slots)), strict=True
+        component_ids.tolist(),
+        found.ids.tolist(),
+        found.first_tokens.tolist(),
+        found.lengths.tolist(),
+        found.positions.tolist(),
+        found.index_in_bin.tolist(),
+        steps.tolist(),
+        ranks.tolist(),
+        slots.tolist(),
+        strict=True,
     ):
         location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
         if length >= 0:

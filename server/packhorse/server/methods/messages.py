@@ -1,12 +1,11 @@
 """Bins and their tokens as messages.
 
-A message names each bin's template by a number, and gives positions only if the request does not imply them. Its arrays
-are made for all bins at once. Leaves datasets to `dataset_messages`, and when messages are made to `backend` and
+A message gives positions only if the request does not imply them. Its arrays are made for all bins at once. Leaves the
+numbers of templates to `_sent_templates`, datasets to `dataset_messages`, and when messages are made to `backend` and
 `open_stream`.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 from packhorse.dataset import MASKED, Manifest, Redacted
 from packhorse.epoch import Bins
 from packhorse.server.datasets.corpus import BinTokens
+from packhorse.server.methods._sent_templates import Numbered, SentTemplates
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import (
     ADDED_OFFSET,
     BIN_ARRAYS,
-    KEPT_TEMPLATES,
     MASKED_TOKEN,
     arrays_checksum,
     tokens_checksum,
@@ -28,9 +27,6 @@ from packhorse.wire import (
 MAX_POSITION_SPREAD = ADDED_OFFSET
 """Largest difference of two positions in one message: a position is sent as an offset of 32 bits, the largest of which,
 ADDED_OFFSET, means something else."""
-
-_FEW_BINS = 32
-"""Up to this many bins are numbered one by one, without arrays."""
 
 
 def as_declared(bins: Bins, manifest: Manifest) -> Bins:
@@ -48,74 +44,6 @@ def as_declared(bins: Bins, manifest: Manifest) -> Bins:
 def components_in(bins: Bins) -> list[int]:
     """Returns the numbers of the components that have some of the bins, ascending; empty without a mixture."""
     return [] if bins.component_ids is None else np.flatnonzero(np.bincount(bins.component_ids + 1)[1:]).tolist()
-
-
-class Numbered(NamedTuple):
-    """The templates of some bins by their numbers on the wire."""
-
-    numbers: NDArray[np.int64]
-    """Number of each bin's template on the wire: int64 [N]."""
-    defining: NDArray[np.int64]
-    """Indices of bins, one for each template that the client does not know, by ascending number: int64 [M]."""
-
-
-class SentTemplates:
-    """Which templates the client of a stream knows by now.
-
-    A client remembers only templates below KEPT_TEMPLATES. Other templates, and bins without one, get numbers from
-    KEPT_TEMPLATES on, which hold for one message.
-    """
-
-    def __init__(self) -> None:
-        self._is_known = bytearray(1)  # a byte for each template, and a last one, always 0, for template -1: none
-
-    def numbered(self, bins: Bins) -> Numbered:
-        """Numbers the bins' templates, for a message that defines those that the client does not know yet."""
-        templates = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
-        if len(templates) <= _FEW_BINS:
-            return self._numbered_few(templates)
-        unknown = self._unknown(templates)
-        if not len(unknown):
-            return Numbered(templates, unknown)
-        is_kept = (templates[unknown] >= 0) & (templates[unknown] < KEPT_TEMPLATES)
-        kept, others = unknown[is_kept], unknown[~is_kept]
-        numbers = templates.copy() if len(others) else templates
-        numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
-        new, first_uses = np.unique(templates[kept], return_index=True)
-        self._make_room(int(new.max(initial=-1)))
-        np.frombuffer(self._is_known, dtype=np.bool_)[new] = True
-        return Numbered(numbers, np.concatenate((kept[first_uses], others)))
-
-    def _numbered_few(self, templates: NDArray[np.int64]) -> Numbered:
-        """Returns the same as `numbered`, without arrays: each operation on an array costs more than a few bins do."""
-        numbers = templates.tolist()
-        self._make_room(max((each for each in numbers if each < KEPT_TEMPLATES), default=-1))
-        unknown: dict[int, int] = {}
-        others: list[int] = []
-        for index, template in enumerate(numbers):
-            if not 0 <= template < KEPT_TEMPLATES:
-                numbers[index] = KEPT_TEMPLATES + len(others)
-                others.append(index)
-            elif not self._is_known[template]:
-                unknown.setdefault(template, index)
-        for template in unknown:
-            self._is_known[template] = True
-        defining = [unknown[template] for template in sorted(unknown)] + others
-        return Numbered(np.array(numbers, dtype=np.int64), np.array(defining, dtype=np.int64))
-
-    def _make_room(self, template: int) -> None:
-        """Makes room for templates up to `template`, inclusive."""
-        self._is_known.extend(bytes(max(0, template + 2 - len(self._is_known))))
-
-    def _unknown(self, templates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the indices of bins whose template the client does not know, or that have none: int64 [M]."""
-        is_known = np.frombuffer(self._is_known, dtype=np.bool_)
-        try:
-            known = is_known.take(templates)  # -1 takes the last byte, which is 0
-        except IndexError:  # a new greatest number has to take the last byte too, like -1, which is huge as uint64
-            last = np.uint64(len(is_known) - 1)
-            known = is_known.take(np.minimum(templates.view(np.uint64), last).view(np.int64))
-        return np.flatnonzero(~known)
 
 
 def encode(

@@ -13,14 +13,8 @@ from packhorse.server.base.time_slices import TimeSlices
 from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.protocols import Datasets
 from packhorse.server.methods import sizes
-from packhorse.server.methods.messages import (
-    Numbered,
-    SentTemplates,
-    as_declared,
-    components_in,
-    encode,
-    encode_tokens,
-)
+from packhorse.server.methods._sent_templates import Numbered, SentTemplates
+from packhorse.server.methods.messages import as_declared, components_in, encode, encode_tokens
 from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, stream_positions
@@ -71,10 +65,10 @@ class OpenStream:
         self._note = note
         self._num_streams = num_streams
         self._steps = request.steps
-        self._num_last_steps = 0  # of the last block
-        self._taken_at = 0.0  # when it was taken, by `time.monotonic`
+        self._steps_of_last_block = 0
+        self._taken_at = 0.0  # when the last block was taken, by `time.monotonic`
         self._sent = SentTemplates()
-        self._order = threading.Condition()
+        self._order = threading.Condition()  # held to note progress, and to number templates block after block
         self._next_step = request.steps.start
         self._is_over = False
         self._step_bytes = 0.0  # of the last block, with its tokens
@@ -93,26 +87,25 @@ class OpenStream:
     def take(self) -> range:
         """Returns the steps of the next block: one for the first block, then more and more; empty after the last."""
         request = self._request
-        is_read = len(request.steps) - len(self._steps) >= self._steps_per_block(UNREAD_BYTES)
-        num_bytes = block_bytes(self._num_streams()) if is_read else LEAST_BLOCK_BYTES
-        most = self._steps_per_block(num_bytes)
+        client_reads = len(request.steps) - len(self._steps) >= self._steps_per_block(UNREAD_BYTES)
+        num_bytes = block_bytes(self._num_streams()) if client_reads else LEAST_BLOCK_BYTES
+        most_steps = min(request.most_steps, self._steps_per_block(num_bytes))
         now = time.monotonic()
-        if self._num_last_steps:
-            self._num_last_steps = min(next_steps(self._num_last_steps, now - self._taken_at), request.most_steps, most)
-        else:
-            self._num_last_steps = 1
-        self._taken_at = now
-        taken, self._steps = self._steps[: self._num_last_steps], self._steps[self._num_last_steps :]
+        num_steps = 1
+        if self._steps_of_last_block:
+            num_steps = min(next_steps(self._steps_of_last_block, now - self._taken_at), most_steps)
+        self._steps_of_last_block, self._taken_at = num_steps, now
+        taken, self._steps = self._steps[:num_steps], self._steps[num_steps:]
         return taken
 
     def _steps_per_block(self, num_bytes: int) -> int:
         """Returns how many steps fill a block of `num_bytes` on average, and fit into a message in any case."""
         request = self._request
-        average = self._step_bytes or request.batch_size * sizes.average_bytes_per_bin(
+        average_bytes = self._step_bytes or request.batch_size * sizes.average_bytes_per_bin(
             request.dataset, with_tokens=request.with_tokens
         )
-        most = request.batch_size * sizes.most_bytes_per_bin(request.dataset, with_tokens=request.with_tokens)
-        return max(1, min(int(num_bytes / average), sizes.MAX_MESSAGE_BYTES // most))
+        most_bytes = request.batch_size * sizes.most_bytes_per_bin(request.dataset, with_tokens=request.with_tokens)
+        return max(1, min(int(num_bytes / average_bytes), sizes.MAX_MESSAGE_BYTES // most_bytes))
 
     def is_arranged(self, steps: range | None = None) -> bool:
         """Whether a block can be made without arranging optimizer steps first; None for the next step."""
@@ -155,7 +148,7 @@ class OpenStream:
     def _make_block(self, steps: range) -> pb.StreamBinsResponse | None:
         """Does the work of `make`, which closes the stream if this returns None or raises."""
         request, dataset = self._request, self._request.dataset
-        self._reach(request.end_of(steps[-1]))
+        self._note_end(request.end_of(steps[-1]))
         if not self.is_current():
             return None
         bins = as_declared(request.assignment.bins(steps, request.rank), dataset.manifest)
@@ -184,8 +177,8 @@ class OpenStream:
             self._step_bytes = max(1, num_bytes) / len(steps)
         return message
 
-    def _reach(self, end: int) -> None:
-        """Notes that the stream comes to `end`, exclusive; before files are looked at, so that no change is missed."""
+    def _note_end(self, end: int) -> None:
+        """Notes that the stream comes to `end`, exclusive; called before files are looked at, to miss no change."""
         self._note(end)
         with self._order:
             progress = self._request.progress

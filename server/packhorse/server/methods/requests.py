@@ -54,20 +54,20 @@ def check_epoch(dataset: Dataset, epoch: int) -> None:
         integer("epoch", epoch, 0, (1 << 63) // dataset.num_bins - 1)
 
 
-def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choice]) -> _Choice:
+def choice(field: str, value: int, name_of: Callable[[int], str], kind: type[_Choice]) -> _Choice:
     """Returns the member of an enum for a value of the protocol.
 
     Args:
         field: the field's name, for the error.
         value: the protocol's number.
-        names: returns the protocol's name of a number, such as BALANCE_MICRO_STEP, which ends with a member's name.
+        name_of: returns the protocol's name of a number, such as BALANCE_MICRO_STEP, which ends with a member's name.
         kind: the enum.
 
     Raises:
         ServiceError: no member has the value.
     """
     try:
-        name = names(value)
+        name = name_of(value)
     except ValueError:
         name = ""
     for member in kind:
@@ -111,8 +111,8 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
     _check_cost(shape, max_seq_len)
     factors = {"batch_size": largest_batch, "world_size": message.world_size}
     sequences_per_bin = num_sequences / max(num_bins, 1)
-    most_in_step = max(1, min(MAX_BINS_PER_OPTIMIZER_STEP, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
-    _check_product(factors, most_in_step, "step")
+    most_bins = max(1, min(MAX_BINS_PER_OPTIMIZER_STEP, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
+    _check_product(factors, most_bins, "step")
     if shape.steps_per_optimizer_step > 1:
         factors["accumulation"] = shape.accumulation
     _check_product(factors, MAX_BINS_PER_OPTIMIZER_STEP, "optimizer step")
@@ -137,17 +137,23 @@ def _batch_schedule(message: pb.Topology) -> BatchSchedule | None:
     )
 
 
-def _check_product(factors: dict[str, int], most: int, what: str) -> None:
-    """Refuses factors whose product is over `most` bins; the error names the first factor that makes it so."""
+def _check_product(factors: dict[str, int], most_bins: int, unit: str) -> None:
+    """Refuses factors that give a unit over `most_bins`; the error names the first factor that makes it so many.
+
+    Args:
+        factors: name of a field of the topology → its value; the bins of a unit are the product of all.
+        most_bins: of a unit.
+        unit: step or optimizer step, for the error.
+    """
     product = 1
     for name, factor in factors.items():
-        if product * factor > most:
-            limit = max(1, most // product)
+        if product * factor > most_bins:
+            limit = max(1, most_bins // product)
             given = " times ".join(f"topology.{each} {size}" for each, size in factors.items())
             raise too_large(
                 f"topology.{name}",
                 limit,
-                f"{given} is more than {most} bins in one {what}; topology.{name} can be {limit} at most here",
+                f"{given} is more than {most_bins} bins in one {unit}; topology.{name} can be {limit} at most here",
             )
         product *= factor
 

@@ -13,11 +13,12 @@ from packhorse.server.datasets.protocols import Dataset
 MAX_MESSAGE_BYTES = 64 << 20
 """Most bytes of a response; clients accept as much."""
 
-BYTES_PER_LENGTH = 4
+_BYTES_PER_LENGTH = 4
+"""Bytes of a sequence's length, where a bin's template is defined."""
 
 BYTES_PER_BIN = 16
-"""Bytes of a bin in a message, beside its sequences. Four numbers of 4 bytes: its template's number, that
-number again and the template's size where it is defined, and the bin's position."""
+"""Bytes of a bin in a message, beside its sequences: four numbers of 4 bytes. They are its template's number, the same
+number again and the template's size where the template is defined, and the bin's position."""
 
 BYTES_PER_TOKEN = 4.125
 """Bytes of a token at most: 4, and a bit of the loss mask."""
@@ -27,15 +28,17 @@ _BYTES_PER_GROUP = 8
 
 
 def bytes_per_sequence(dataset: Dataset) -> int:
-    """Returns the most bytes of a sequence in a message of bins: a length for its template, and one for itself."""
-    return BYTES_PER_LENGTH + _bytes_per_entry(dataset)
+    """Returns the bytes of a sequence in a message of bins, if its bin's template is defined there."""
+    return _BYTES_PER_LENGTH + _bytes_beside_length(dataset)
 
 
 def average_bytes_per_bin(dataset: Dataset, *, with_tokens: bool = False) -> float:
     """Returns the average bytes of a bin in a message, once most templates have been defined."""
     sequences_per_bin = dataset.manifest.num_sequences / dataset.manifest.num_bins
     bin_bytes = BYTES_PER_BIN / 2  # two of the four numbers define a template
-    return bin_bytes + _bytes_per_entry(dataset) * sequences_per_bin + token_bytes(dataset, with_tokens=with_tokens)
+    # Without templates, every bin's lengths are sent as if they defined one.
+    sequence_bytes = _bytes_beside_length(dataset) if dataset.has_templates else bytes_per_sequence(dataset)
+    return bin_bytes + sequence_bytes * sequences_per_bin + token_bytes(dataset, with_tokens=with_tokens)
 
 
 def token_bytes(dataset: Dataset, *, with_tokens: bool) -> int:
@@ -72,10 +75,9 @@ def check_answer_size(field: str, num_bytes: int, num_fitting: int, num_bins: in
         )
 
 
-def _bytes_per_entry(dataset: Dataset) -> int:
-    """Returns the bytes of a sequence in a message of bins: id, first token, group; length if no template has it."""
+def _bytes_beside_length(dataset: Dataset) -> int:
+    """Returns the bytes of a sequence in a message of bins without its length: id, first token and group."""
     manifest = dataset.manifest
     start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
     group_bytes = _BYTES_PER_GROUP if dataset.has_groups else 0
-    length_bytes = 0 if dataset.has_templates else BYTES_PER_LENGTH
-    return np.dtype(manifest.id_dtype).itemsize + start_bytes + length_bytes + group_bytes
+    return np.dtype(manifest.id_dtype).itemsize + start_bytes + group_bytes

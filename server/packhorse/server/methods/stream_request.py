@@ -29,6 +29,7 @@ class _Run:
     """What the streams of all ranks and workers share. It is cached, so it contains neither the dataset nor bins."""
 
     skips: Skips
+    """All skipped positions, of the request and of files."""
     seed: int
     """Seed of the epoch: the run's, or the stream's own if streams are independent."""
     topology: Topology
@@ -80,7 +81,7 @@ class _Run:
             components=components_of(dataset, epochs.whole(dataset, seed, request.epoch)),
             context_rule=context_rule_of(manifest),
             shares_prefixes=manifest.shares_prefixes,
-            **_tokens_of(dataset),
+            **_token_fields(dataset),
             skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(num_whole_bins).ranges],
         )
         return cls(
@@ -130,7 +131,7 @@ class StreamRequest:
         topology, skips, num_bins = run.topology, run.skips, run.header.num_bins
         rank, worker = _rank_and_worker(request, topology)
         first_step = requests.integer("first_step", request.first_step, 0)
-        begin = _may_differ_from(topology, first_step, num_bins)
+        begin = _end_of_read(topology, first_step, num_bins)
         asked_dataset.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, before=begin, takedown=takedown
         )
@@ -203,15 +204,15 @@ def _rank_and_worker(request: pb.StreamBinsRequest, topology: Topology) -> tuple
     return rank, requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
 
 
-def _may_differ_from(topology: Topology, first_step: int, num_bins: int) -> int:
-    """Returns the position from which the dataset may differ from the one that the run has read until now."""
+def _end_of_read(topology: Topology, first_step: int, num_bins: int) -> int:
+    """Returns the end, exclusive, of what the run has read before a step: the dataset may differ from there on only."""
     if first_step == 0:
         return topology.start_position
-    begin = topology.position_after(first_step - 1, num_bins)
+    end = topology.position_after(first_step - 1, num_bins)
     if topology.steps_into_optimizer_step(first_step - 1, num_bins):
         # Some bins of this optimizer step were trained on, so all of it must be as it was.
-        begin += topology.steps_per_optimizer_step * topology.stretch_of(first_step).bins_per_step
-    return begin
+        end += topology.steps_per_optimizer_step * topology.stretch_of(first_step).bins_per_step
+    return end
 
 
 def _batch_size(topology: Topology) -> int:
@@ -219,7 +220,7 @@ def _batch_size(topology: Topology) -> int:
     return max(stretch.batch_size for stretch in topology.stretches)
 
 
-def _tokens_of(dataset: Dataset) -> dict[str, Any]:
+def _token_fields(dataset: Dataset) -> dict[str, Any]:
     """Returns the header's fields about the tokens that a dataset was prepared from; empty if these are unknown."""
     inputs = None if isinstance(dataset, MixtureDataset) else dataset.manifest.inputs
     if inputs is None or inputs.tokens is None:

@@ -28,8 +28,8 @@ from packhorse.server.service.status import abort
 from packhorse.server.watching.calls import SERVICE, Call, Watcher
 
 MOST_AT_ONCE = 16
-"""Most requests of one method that gRPC reads at once. As many more are read at once by this module. Others wait
-unread, with at most 64 KiB of each arrived."""
+"""Most requests of one method that gRPC reads at once. This module reads as many more at once. Others wait unread, with
+at most 64 KiB of each arrived."""
 
 RECEIVE_SECONDS = 10.0
 """Longest time for a request that is read here to arrive, because others wait for its permit."""
@@ -49,7 +49,7 @@ the interpreter busy: 300,000 ranges in 4 MiB take 12 ms."""
 REQUEST_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
 
-_OF_SERVICE, _OF_HEALTH = f"/{SERVICE}/", f"/{health.SERVICE_NAME}/"
+_SERVICE_PREFIX, _HEALTH_PREFIX = f"/{SERVICE}/", f"/{health.SERVICE_NAME}/"
 
 
 class _Arriving:
@@ -120,11 +120,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def _token_refusal(self, path: str, metadata: Any) -> ServiceError | None:
         """Sets `CALLER` to the token's holder; returns the error if the token is missing or not for this method."""
-        if self._tokens is None or path.startswith(_OF_HEALTH):
+        if self._tokens is None or path.startswith(_HEALTH_PREFIX):
             return None
         try:
             grant = self._tokens.grant_of(_header(metadata, "authorization"))
-            grant.check_method(path.removeprefix(_OF_SERVICE) if path.startswith(_OF_SERVICE) else REFLECTION)
+            grant.check_method(path.removeprefix(_SERVICE_PREFIX) if path.startswith(_SERVICE_PREFIX) else REFLECTION)
         except ServiceError as error:
             self.on_refusal(error)
             return error
@@ -147,7 +147,7 @@ class _Followed:
         self._call = call
         self._handler = handler
         self._arriving = arriving
-        self._is_counted = False  # whether this call is in `arriving.num_read_by_grpc`
+        self._counts_as_arriving = False  # whether this call is in `arriving.num_read_by_grpc`
         self._context: Any = None
         self._failure = ""
         # No service here has a method with a stream of requests and one answer.
@@ -165,7 +165,7 @@ class _Followed:
             )
         if self._arriving.num_read_by_grpc < MOST_AT_ONCE:
             self._arriving.num_read_by_grpc += 1
-            self._is_counted = True
+            self._counts_as_arriving = True
             kind = "unary_stream" if handler.response_streaming else "unary_unary"
             answer = {kind: self._answer_read_by_grpc}
             return replace(request_deserializer=None, response_serializer=self._encode, **answer)
@@ -213,18 +213,19 @@ class _Followed:
         The read is not cancelled: gRPC's core would write what still arrives to memory that was freed. Instead the call
         is ended, and the read ends with it.
         """
-        refusing: list[asyncio.Task[NoReturn]] = []  # one, if the time is over
+        refusal: asyncio.Task[NoReturn] | None = None  # begins when the time is over
 
         def refuse() -> None:
+            nonlocal refusal
             error = too_many_requests(f"the request did not come within {RECEIVE_SECONDS:g} seconds")
-            refusing.append(asyncio.ensure_future(self._refuse(error, context)))
+            refusal = asyncio.ensure_future(self._refuse(error, context))
 
         timer = asyncio.get_running_loop().call_later(RECEIVE_SECONDS, refuse)
         try:
             data = await context.read()
         finally:
             timer.cancel()
-        for refusal in refusing:
+        if refusal is not None:
             await refusal  # raises
         return data
 
@@ -327,9 +328,9 @@ class _Followed:
         self._call.peer = context.peer()
 
     def _stop_counting(self) -> None:
-        if self._is_counted:
+        if self._counts_as_arriving:
             self._arriving.num_read_by_grpc -= 1
-            self._is_counted = False
+            self._counts_as_arriving = False
 
     def _note_failure(self, error: BaseException) -> None:
         """Notes an error that is neither a refusal nor the client's leaving."""

@@ -43,31 +43,32 @@ class Lane:
 
     def __init__(self, name: str, *, threads: int, most_requests: int | None = None, niceness: int = 0) -> None:
         self.name = name
-        self._waiting: Gauge | None = None
-        self._wait: Histogram | None = None
+        self._num_waiting: Gauge | None = None
+        self._wait_seconds: Histogram | None = None
         self._executor = ThreadPoolExecutor(threads, name, _be_nice, (niceness,))
         self._most_requests = most_requests
         self._num_requests = 0
 
     def measure(self, metrics: Metrics) -> None:
         """Begins to measure how many slices wait for a thread, and how long."""
-        self._waiting, self._wait = metrics.lane_waiting.labels(self.name), metrics.lane_wait.labels(self.name)
+        self._num_waiting = metrics.lane_waiting.labels(self.name)
+        self._wait_seconds = metrics.lane_wait.labels(self.name)
 
     def submit(self, work: Callable[..., _Result], *arguments: Any) -> "asyncio.Future[_Result]":
         """Runs one slice, `work`, in a thread. If it is cancelled before a thread takes it, it never runs."""
-        waiting, wait = self._waiting, self._wait
-        if waiting is None or wait is None:
+        num_waiting, wait_seconds = self._num_waiting, self._wait_seconds
+        if num_waiting is None or wait_seconds is None:
             return asyncio.wrap_future(self._executor.submit(work, *arguments))
         since = time.perf_counter()
-        waiting.inc()
+        num_waiting.inc()
 
         def run() -> _Result:
-            waiting.dec()
-            wait.observe(time.perf_counter() - since)
+            num_waiting.dec()
+            wait_seconds.observe(time.perf_counter() - since)
             return work(*arguments)
 
         future = self._executor.submit(run)
-        future.add_done_callback(lambda done: waiting.dec() if done.cancelled() else None)
+        future.add_done_callback(lambda done: num_waiting.dec() if done.cancelled() else None)
         return asyncio.wrap_future(future)
 
     async def run(self, slices: TimeSlices[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:

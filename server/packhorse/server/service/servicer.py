@@ -1,7 +1,8 @@
 """The methods of the service as gRPC calls them.
 
-Owns lanes, limits, draining and the order in which a stream's blocks are made and sent. Leaves the meaning of a request
-to `backend`, and the status of a failure to `service.status`.
+Owns the choice of lanes, the limits, draining, and the order in which a stream's blocks are made and sent. Leaves the
+meaning of a request to `backend`, the status of a failure to `service.status`, and what a client still sends before it
+is refused to `_reading_out`.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from packhorse.server.methods.on_demand.pack import SEARCHING
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.stream_request import LONG_REQUEST_BYTES
 from packhorse.server.methods.versions import check_wire_version
+from packhorse.server.service._reading_out import reading_out
 from packhorse.server.service.lanes import Lane, Lanes
 from packhorse.server.service.memory_budget import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare
 from packhorse.server.service.status import abort, refusal_of
@@ -40,10 +42,7 @@ ANSWER_WAIT_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 """How long a drain waits for streams whose clients do not read."""
 
-_POLL_SECONDS = 0.02
-
-QUIET_SECONDS, READ_OUT_SECONDS = 0.05, 2.0
-"""Silence of a PackStream's client after which it is refused, and the time after which it is refused in any case."""
+_POLL_SECONDS = 0.02  # between two looks of a drain at the calls that are left
 
 LOOK_AGAIN_SECONDS = 1.0
 """Seconds after which a block that waited for its client is sent only if no file has changed since it was made."""
@@ -156,7 +155,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self, request_iterator: AsyncIterator[pb.PackStreamRequest], context: _Context
     ) -> AsyncIterator[pb.PackStreamResponse]:
         """Packs sequences that arrive one by one; every message is answered before the next is read."""
-        async with self._counted_call(context) as memory, _read_out(request_iterator):
+        async with self._counted_call(context) as memory, reading_out(request_iterator):
             with self._counted_stream("PackStream"):
                 session = self._backend.pack_session()
                 while True:
@@ -246,7 +245,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             num_bytes: size of the block before.
             sent_at: when sending the block before began, by `time.monotonic`.
         """
-        if not ahead:  # after the first block: made beside it, this one would have taken the interpreter from it
+        if not ahead:  # after the first block, the next one is begun only now: it would have slowed down the first
             ahead.extend(self._begin_next_block(stream, num_bytes))
         if not ahead:
             return []
@@ -325,7 +324,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         if not self._limit.take():
             raise ServiceError(
                 pb.ERROR_REASON_TOO_MANY_STREAMS,
-                f"{self._limit.most} streams are open, which is this server's limit",
+                f"{self._limit.most_streams} streams are open, which is this server's limit",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
         self._metrics.active_streams.labels(method).inc()
@@ -368,31 +367,6 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
 async def _hold_nothing(_num_bytes: int) -> None:
     """Counts no memory in the budget: an assignment itself bounds how much is arranged at once."""
-
-
-@asynccontextmanager
-async def _read_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
-    """Before a client is refused, reads what it still sends: otherwise grpc.aio reports INTERNAL, not the refusal.
-
-    The read is not cancelled: gRPC's core would write what still arrives to memory that was freed. It ends by itself
-    when the call ends.
-    """
-    try:
-        yield
-    except Exception:
-        end = time.monotonic() + READ_OUT_SECONDS
-        while (left := end - time.monotonic()) > 0:
-            reading = asyncio.ensure_future(anext(messages, None))
-            # The error is looked at, so that asyncio does not log its trace.
-            reading.add_done_callback(lambda read: read.cancelled() or read.exception())
-            done, _ = await asyncio.wait({reading}, timeout=min(QUIET_SECONDS, left))
-            if not done or reading.cancelled():
-                break
-            failure = reading.exception()
-            is_undecodable = isinstance(failure, ServiceError)  # from `interceptor`
-            if not is_undecodable and (failure or reading.result() is None):
-                break
-        raise
 
 
 def _in_one_slice(method: Callable[[_Request], _Result]) -> Callable[[_Request], TimeSlices[_Result]]:

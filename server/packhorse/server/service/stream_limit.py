@@ -22,13 +22,13 @@ class StreamLimit:
         (True, False)
 
     Args:
-        most: streams at once, of all processes.
+        most_streams: streams open at once, of all processes.
         path: the file, as `make_shared_limit` made it; None for one process.
         slot: the index of this process's number.
     """
 
-    def __init__(self, most: int, path: Path | None = None, slot: int = 0) -> None:
-        self.most = most
+    def __init__(self, most_streams: int, path: Path | None = None, slot: int = 0) -> None:
+        self.most_streams = most_streams
         self._slot = slot
         data: bytearray | mmap.mmap = bytearray(_NUMBER_BYTES)
         if path is not None:
@@ -44,7 +44,7 @@ class StreamLimit:
     def take(self) -> bool:
         """Counts one more stream and returns True; returns False if the limit is reached."""
         self._numbers[self._slot] += 1
-        if sum(self._numbers) <= self.most:
+        if sum(self._numbers) <= self.most_streams:
             return True
         self._numbers[self._slot] -= 1
         return False

@@ -21,7 +21,7 @@ MAX_MULTIPLE = 1 << 16
 """Largest `num_bins_multiple_of`, because almost as many bins may have to be split off one by one. Also the most bins
 in a round."""
 
-WAITS_MUCH = 1.05
+TRY_MORE_RATIO = 1.05
 """Cost of the slowest rank, as a multiple of the mean, above which one more round of bins is tried."""
 
 MOST_COST = 1 << 62
@@ -45,16 +45,16 @@ def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within:
     return Topology(world_size=world_size, accumulation=accumulation, balance=balance, cost_linear=cost_linear)
 
 
-def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str = "") -> None:
+def check_costs(ranks: Topology, num_tokens: int, longest_tokens: int, *, within: str = "") -> None:
     """Raises a ServiceError if the sum of costs may not fit into 64 bits; `within` is as in `ranks_of`.
 
-    `num_tokens` is of all sequences that are balanced together, `longest` of the longest sequence.
+    `num_tokens` is of all sequences that are balanced together, `longest_tokens` of the longest one.
     """
-    if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest) >= MOST_COST:
+    if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest_tokens) >= MOST_COST:
         raise invalid_field(
             f"{within}cost_linear",
-            f"{within}cost_linear {ranks.cost_linear} gives {num_tokens} tokens, in sequences of up to {longest}, a "
-            "cost of more than 62 bits; give a smaller one, or no balance",
+            f"{within}cost_linear {ranks.cost_linear} gives {num_tokens} tokens, in sequences of up to "
+            f"{longest_tokens}, a cost of more than 62 bits; give a smaller one, or no balance",
         )
 
 
@@ -75,8 +75,8 @@ def evened(
     """Returns the bins for which ranks wait least, of three: the given ones, those of `even_bins`, and one more round.
 
     The given ones win if single items cost more than a mean bin, because bins of several sizes share rounds better. One
-    more round, D more bins, is tried only if the slowest rank's cost is over WAITS_MUCH times the mean: bins that are
-    full to the last token can exchange nothing.
+    more round, D more bins, is tried only if the slowest rank's cost is over TRY_MORE_RATIO times the mean: bins that
+    are full to the last token can exchange nothing.
 
     Args:
         indices: items of all bins, end to end, as indices into `sizes`: int64 [M].
@@ -93,17 +93,17 @@ def evened(
 
     def duration(bins: tuple[NDArray[np.int64], NDArray[np.int64]]) -> int:
         items, ends = bins
-        return _duration(costs[items], ends, ranks)
+        return _duration_of_costs(costs[items], ends, ranks)
 
     best = min(even_bins(indices, bin_ends, sizes, costs, capacities, kinds), (indices, bin_ends), key=duration)
-    num_more = len(bin_ends) + ranks.world_size
-    if duration(best) * ranks.world_size <= WAITS_MUCH * costs.sum() or num_more > len(indices):
+    num_bins = len(bin_ends) + ranks.world_size
+    if duration(best) * ranks.world_size <= TRY_MORE_RATIO * costs.sum() or num_bins > len(indices):
         return best
-    more = split_to_multiple(indices, bin_ends, sizes[:, 0], num_more)
-    return min(best, even_bins(*more, sizes, costs, capacities, kinds), key=duration)
+    one_more_round = split_to_multiple(indices, bin_ends, sizes[:, 0], num_bins)
+    return min(best, even_bins(*one_more_round, sizes, costs, capacities, kinds), key=duration)
 
 
-def _duration(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> int:
+def _duration_of_costs(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> int:
     """Returns how long ranks take, in costs. `costs` are of items, bin after bin.
 
     If ranks wait for each other at every micro step, that is the sum of each round's largest cost; otherwise it is the

@@ -1,7 +1,7 @@
 """Packing without a dataset, all lengths at once (PackSequences).
 
-Owns the method's checks, limits and answer. Leaves the packing to `packhorse.packing`, and which rank takes which bin
-to `bins_of_ranks`.
+Owns the method's checks, limits and answer. Leaves the packing to `packhorse.packing`, making items of groups to
+`_items`, and which rank takes which bin to `bins_of_ranks`.
 
 Legend: S sequences, M items, N bins, D ranks, d budgets (tokens, then resources).
 """
@@ -28,6 +28,7 @@ from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
+from packhorse.server.methods.on_demand._items import Items
 from packhorse.server.methods.on_demand.bins_of_ranks import (
     MOST_COST,
     check_costs,
@@ -64,93 +65,6 @@ _BYTES_PER_SEQUENCE = 160
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Items:
-    """The items of a request, each a sequence or a group."""
-
-    sizes: NDArray[np.int64]
-    """Amount that each item takes of tokens, and of each resource of the request's budgets: int64 [M, d]."""
-    separate_by: NDArray[np.int64]
-    """Each item's kind; items of different kinds share no bin: int64 [M], or [0] if all may."""
-    sequences: NDArray[np.int64]
-    """Sequences of the items, item after item, each item's in the request's order: int64 [S]."""
-    ends: NDArray[np.int64]
-    """Exclusive end of each item in `sequences`: int64 [M]."""
-
-    @classmethod
-    def of(cls, request: pb.PackSequencesRequest, sizes: NDArray[np.int64], capacities: NDArray[np.int64]) -> "Items":
-        """Makes items of a request's sequences, of sizes int64 [S, d], by its `groups` and `separate_by`.
-
-        Raises:
-            ServiceError: a field has fewer or more numbers than there are sequences, an item does not fit a bin, a
-                group is of several kinds, or there are groups and a limit of sequences in a bin.
-        """
-        kinds = _numbers("separate_by", request.separate_by, len(sizes))
-        groups = _numbers("groups", request.groups, len(sizes))
-        every = np.arange(len(sizes))
-        if not len(groups):
-            _check_caps(request, sizes, capacities, every, "sequence")
-            return cls(sizes, kinds, every, every + 1)
-        if request.max_sequences_per_bin:
-            raise invalid_field(
-                "max_sequences_per_bin",
-                "max_sequences_per_bin does not go with groups: leave it 0",
-            )
-        return cls._of_groups(request, sizes, capacities, kinds, groups)
-
-    @classmethod
-    def _of_groups(
-        cls,
-        request: pb.PackSequencesRequest,
-        sizes: NDArray[np.int64],
-        capacities: NDArray[np.int64],
-        kinds: NDArray[np.int64],
-        groups: NDArray[np.int64],
-    ) -> "Items":
-        """Does the work of `of` for groups: `kinds` and `groups` have a number for each sequence."""
-        order = np.argsort(groups, kind="stable")
-        starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-        group_sizes = np.add.reduceat(sizes[order], starts)
-        is_too_long = group_sizes[:, 0] > request.max_seq_len
-        if is_too_long.any():
-            at = int(np.argmax(is_too_long))
-            raise invalid_field(
-                "groups",
-                f"groups: group {groups[order][starts[at]]} takes {group_sizes[at, 0]} tokens together, over "
-                f"max_seq_len {request.max_seq_len}: raise it, or leave out sequences of the group",
-            )
-        _check_caps(request, group_sizes, capacities, groups[order][starts], "group")
-        ends = np.append(starts[1:], len(order))
-        if not len(kinds):
-            return cls(group_sizes, kinds, order, ends)
-        group_kinds = kinds[order][starts]
-        differs = np.repeat(group_kinds, ends - starts) != kinds[order]
-        if differs.any():
-            raise invalid_field(
-                "separate_by",
-                f"separate_by has several numbers for group {groups[order][np.argmax(differs)]}, whose sequences share "
-                "a bin",
-            )
-        return cls(group_sizes, group_kinds, order, ends)
-
-    def members(
-        self, items: NDArray[np.int64], bin_ends: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns bins of sequences for bins of items: the sequences, int64 [S], and where each bin ends, int64 [N].
-
-        Args:
-            items: items of all bins, end to end: int64 [M].
-            bin_ends: exclusive end of every bin in `items`: int64 [N].
-        """
-        if len(self.ends) == len(self.sequences):  # each item is a sequence
-            return self.sequences[items], bin_ends
-        sizes = np.diff(self.ends, prepend=0)[items]
-        ends = np.concatenate(([0], np.cumsum(sizes)))
-        # An item ends at `self.ends` in the old order, and at `ends[1:]` in the new one: so far its sequences move.
-        sequences = self.sequences[np.repeat(self.ends[items] - ends[1:], sizes) + np.arange(int(ends[-1]))]
-        return sequences, ends[bin_ends]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Kind:
     """Items that may share bins."""
 
@@ -176,10 +90,10 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     max_seq_len = requests.integer("max_seq_len", request.max_seq_len, 1, MAX_SEQ_LEN)
     max_sequences_per_bin = requests.integer("max_sequences_per_bin", request.max_sequences_per_bin, 0) or None
     align = requests.integer("align", request.align, 0, max_seq_len) or 1
-    extra = requests.integer("extra_tokens", request.extra_tokens, LEAST_EXTRA_TOKENS, max_seq_len - 1)
+    extra_tokens = requests.integer("extra_tokens", request.extra_tokens, LEAST_EXTRA_TOKENS, max_seq_len - 1)
     ranks = ranks_of(request)
     try:
-        rule = RoomRule(max_seq_len, align, extra)
+        rule = RoomRule(max_seq_len, align, extra_tokens)
         lengths = checked_lengths(np.array(request.lengths, dtype=np.int64), rule.longest_length)
         rooms = rooms_of_lengths(lengths, rule)  # int64 [S]
     except ValueError as error:
@@ -221,7 +135,7 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     return pb.PackSequencesResponse(
         indices=indices.astype("<u4").tobytes(),
         bin_ends=ends.astype("<u4").tobytes(),
-        lower_bound=sum(_bound(kind, items, capacities, max_sequences_per_bin) for kind in kinds),
+        lower_bound=sum(_lower_bound(kind, items, capacities, max_sequences_per_bin) for kind in kinds),
         algorithm=",".join(sorted({part.algorithm for part in parts})),
     )
 
@@ -263,32 +177,6 @@ def caps_of(budgets: Sequence[pb.Budget], field: str) -> list[int]:
     return [requests.integer(f"the cap of {each.name!r} in {field}", each.cap, 1, MAX_SEQ_LEN) for each in budgets]
 
 
-def _numbers(field: str, values: object, num_sequences: int) -> NDArray[np.int64]:
-    """Returns a field's numbers, one for each sequence, or none at all."""
-    numbers = np.array(values, dtype=np.int64)
-    if len(numbers) not in (0, num_sequences):
-        raise invalid_field(field, f"{field} holds {len(numbers)} numbers for {num_sequences} lengths")
-    return numbers
-
-
-def _check_caps(
-    request: pb.PackSequencesRequest,
-    sizes: NDArray[np.int64],
-    capacities: NDArray[np.int64],
-    names: NDArray[np.int64],
-    item: str,
-) -> None:
-    """Refuses an item that takes more of a resource than a bin holds. `names` are the items' numbers in the error."""
-    over = sizes[:, 1:] > capacities[1:]
-    if over.any():
-        at, budget = np.argwhere(over)[0].tolist()
-        raise invalid_field(
-            "budgets",
-            f"budgets: {item} {names[at]} takes {sizes[at, 1 + budget]} of {request.budgets[budget].name!r}, over its "
-            f"cap of {capacities[1 + budget]}: raise the cap, or leave it out",
-        )
-
-
 def _costs(request: pb.PackSequencesRequest, lengths: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
     """Returns the cost of each sequence, int64 [S]: the request's numbers, or else by its length."""
     if not len(request.costs):
@@ -303,7 +191,7 @@ def _costs(request: pb.PackSequencesRequest, lengths: NDArray[np.int64], ranks: 
     return np.array(request.costs, dtype=np.int64)
 
 
-def _bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], max_sequences_per_bin: int | None) -> int:
+def _lower_bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], max_sequences_per_bin: int | None) -> int:
     """Returns a number of bins below which no packing of a kind exists."""
     of_tokens = lower_bound(kind.counts, int(capacities[0]), max_sequences_per_bin=max_sequences_per_bin)
     if len(capacities) == 1:

@@ -140,7 +140,7 @@ class PackSession:
             return
         while (leaving := packer.next_bin(up_to=self._oldest)) is not None:
             yield self._rounds.add([leaving])
-        while self._rounds.holds_version(self._oldest) and (leaving := packer.next_bin()) is not None:
+        while self._rounds.holds_version_up_to(self._oldest) and (leaving := packer.next_bin()) is not None:
             yield self._rounds.add([leaving])
 
     def _items(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Iterator[OnlineItem]:
@@ -152,20 +152,23 @@ class PackSession:
                 f"sequences.amounts holds {len(sequences.amounts)} numbers for {num_sequences} ids and "
                 f"{num_budgets} budgets",
             )
-        table = np.array(sequences.amounts, dtype=np.int64).reshape(num_budgets, num_sequences).T.tolist()
+        by_budget = np.array(sequences.amounts, dtype=np.int64).reshape(num_budgets, num_sequences)
+        amounts = by_budget.T.tolist()  # of each sequence: one for each budget
         for members in _members(sequences):
             ids = [sequences.ids[i] for i in members]
             try:
                 yield packer.item(
                     ids,
                     [sequences.lengths[i] for i in members],
-                    [table[i] for i in members] if num_budgets else [],
+                    [amounts[i] for i in members] if num_budgets else [],
                     [sequences.versions[i] for i in members] if len(sequences.versions) else [],
                 )
             except ValueError as error:
-                field = "sequences.groups" if len(members) > 1 else "sequences.amounts"
-                what = f"group {sequences.groups[members[0]]}" if len(members) > 1 else f"sequence {ids[0]}"
-                raise invalid_field(field, f"{field}: {what}: {error}") from None
+                if len(members) > 1:
+                    field, name = "sequences.groups", f"group {sequences.groups[members[0]]}"
+                else:
+                    field, name = "sequences.amounts", f"sequence {ids[0]}"
+                raise invalid_field(field, f"{field}: {name}: {error}") from None
 
     def _checked_version(self, message: pb.PackStreamSequences | pb.PackStreamFlush, within: str) -> int:
         """Returns the policy's version after a message, and checks the versions of its sequences.
@@ -193,10 +196,10 @@ class PackSession:
                 f"{within}.policy_version {version} goes back: the stream has seen {self._version}",
             )
         if max(versions, default=0) > version:
-            at = int(np.argmax(np.array(versions) > version))
+            index = int(np.argmax(np.array(versions) > version))
             raise invalid_field(
                 "sequences.versions",
-                f"sequences.versions: sequence {ids[at]} is of version {versions[at]}, newer than "
+                f"sequences.versions: sequence {ids[index]} is of version {versions[index]}, newer than "
                 f"policy_version {version}",
             )
         return version
@@ -219,7 +222,7 @@ class PackSession:
 
     @property
     def _oldest(self) -> int:
-        """The oldest version that may still be packed."""
+        """The oldest version of the policy whose sequences may still be packed."""
         return self._version - self._options.max_staleness if self._options.HasField("max_staleness") else 0
 
     def _pack(self, packer: OnlinePacker, item: OnlineItem) -> tuple[list[OnlineBin], list[int]]:
@@ -241,7 +244,7 @@ class PackSession:
 
 
 def _members(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
-    """Returns the indices of the sequences of each item, a group or a single sequence, in the order of first ones."""
+    """Returns the indices of the sequences of each item, which is a group or a sequence, in the order of first ones."""
     numbers = sequences.groups
     if len(numbers) not in (0, len(sequences.ids)):
         raise invalid_field(
@@ -257,9 +260,9 @@ def _members(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
 
 def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
     return Bins(
-        ids=np.array([number for one in bins for number in one.ids], dtype=np.int64),
-        lengths=np.array([length for one in bins for length in one.lengths], dtype=np.int32),
-        bin_ends=np.cumsum([len(one.ids) for one in bins], dtype=np.int64),
+        ids=np.array([sequence_id for bin_ in bins for sequence_id in bin_.ids], dtype=np.int64),
+        lengths=np.array([length for bin_ in bins for length in bin_.lengths], dtype=np.int32),
+        bin_ends=np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64),
         positions=np.arange(len(bins)),
     )
 

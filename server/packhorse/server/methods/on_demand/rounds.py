@@ -55,7 +55,7 @@ class Rounds:
             ServiceError: the held bins have more than MAX_ROUND_SEQUENCES sequences.
         """
         self._hold(bins)
-        leaving = self._leave(len(self._held) // self._bins_per_round * self._bins_per_round)
+        leaving = self._take_in_rounds(len(self._held) // self._bins_per_round * self._bins_per_round)
         if self._num_sequences > MAX_ROUND_SEQUENCES:
             raise too_large(
                 "options.accumulation",
@@ -86,16 +86,16 @@ class Rounds:
         if is_balanced(self._ranks) and items:
             sizes = np.array([item.sizes for item in items], dtype=np.int64)
             lengths = [np.array(item.lengths, dtype=np.int64) for item in items]
-            costs = np.array([cost_of(each, self._ranks.cost_linear).sum() for each in lengths], dtype=np.int64)
+            costs = np.array([cost_of(of_item, self._ranks.cost_linear).sum() for of_item in lengths], dtype=np.int64)
             kinds = np.array([item.versions[0] for item in items]) if self._separate_versions else None
             indices, ends = evened(indices, ends, sizes, costs, self._capacities, self._ranks, kinds)
         parts = np.split(indices, ends[:-1]) if len(ends) else []
         self._held = [OnlineBin([items[i] for i in part]) for part in parts]
-        return self._leave(len(self._held))
+        return self._take_in_rounds(len(self._held))
 
-    def holds_version(self, up_to: int) -> bool:
-        """Whether a held bin has a sequence of the policy's version `up_to` or an older one."""
-        return any(min(item.versions) <= up_to for bin_ in self._held for item in bin_.items)
+    def holds_version_up_to(self, version: int) -> bool:
+        """Whether a held bin has a sequence of this version of the policy or an older one."""
+        return any(min(item.versions) <= version for bin_ in self._held for item in bin_.items)
 
     def take_stale(self, oldest: int) -> list[OnlineItem]:
         """Removes the held bins that have a sequence of a version before `oldest`; returns all items of these bins."""
@@ -108,7 +108,7 @@ class Rounds:
         self._held += bins
         self._num_sequences += sum(len(bin_.ids) for bin_ in bins)
 
-    def _leave(self, num_bins: int) -> list[OnlineBin]:
+    def _take_in_rounds(self, num_bins: int) -> list[OnlineBin]:
         """Removes and returns the first bins, round by round, each in the ranks' order; the last may be smaller."""
         leaving: list[OnlineBin] = []
         for first in range(0, num_bins, self._bins_per_round):
