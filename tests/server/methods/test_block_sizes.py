@@ -3,10 +3,11 @@
 from itertools import pairwise
 
 import pytest
+from tests.flat_words import prepare
 from tests.waiting import time_with
 
 from packhorse.client.transport.requests import topology_message
-from packhorse.prepare import Grouping, prepare
+from packhorse.prepare import Grouping
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import open_stream as module
