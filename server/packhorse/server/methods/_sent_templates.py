@@ -17,7 +17,7 @@ _FEW_BINS = 32
 """Up to this many bins are numbered one by one, without arrays."""
 
 
-class Numbered(NamedTuple):
+class NumberedTemplates(NamedTuple):
     """The templates of some bins by their numbers on the wire."""
 
     numbers: NDArray[np.int64]
@@ -36,14 +36,14 @@ class SentTemplates:
     def __init__(self) -> None:
         self._is_known = bytearray(1)  # a byte for each template, and a last one, always 0, for template -1: none
 
-    def numbered(self, bins: Bins) -> Numbered:
+    def numbered(self, bins: Bins) -> NumberedTemplates:
         """Numbers the bins' templates, for a message that defines those that the client does not know yet."""
         templates = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
         if len(templates) <= _FEW_BINS:
             return self._numbered_few(templates)
         unknown = self._unknown(templates)
         if not len(unknown):
-            return Numbered(templates, unknown)
+            return NumberedTemplates(templates, unknown)
         is_kept = (templates[unknown] >= 0) & (templates[unknown] < KEPT_TEMPLATES)
         kept, others = unknown[is_kept], unknown[~is_kept]
         numbers = templates.copy() if len(others) else templates
@@ -51,9 +51,9 @@ class SentTemplates:
         new, first_uses = np.unique(templates[kept], return_index=True)
         self._make_room(int(new.max(initial=-1)))
         np.frombuffer(self._is_known, dtype=np.bool_)[new] = True
-        return Numbered(numbers, np.concatenate((kept[first_uses], others)))
+        return NumberedTemplates(numbers, np.concatenate((kept[first_uses], others)))
 
-    def _numbered_few(self, templates: NDArray[np.int64]) -> Numbered:
+    def _numbered_few(self, templates: NDArray[np.int64]) -> NumberedTemplates:
         """Returns the same as `numbered`, bin by bin: each operation on an array costs more than a few bins do."""
         numbers = templates.tolist()
         self._make_room(max((each for each in numbers if each < KEPT_TEMPLATES), default=-1))
@@ -68,7 +68,7 @@ class SentTemplates:
         for template in unknown:
             self._is_known[template] = True
         defining = [unknown[template] for template in sorted(unknown)] + others
-        return Numbered(np.array(numbers, dtype=np.int64), np.array(defining, dtype=np.int64))
+        return NumberedTemplates(np.array(numbers, dtype=np.int64), np.array(defining, dtype=np.int64))
 
     def _make_room(self, template: int) -> None:
         """Makes room for templates up to `template`, inclusive."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packhorse.dataset import MASKED, Manifest, Redacted
 from packhorse.epoch import Bins
 from packhorse.server.datasets.corpus import BinTokens
-from packhorse.server.methods._sent_templates import Numbered, SentTemplates
+from packhorse.server.methods._sent_templates import NumberedTemplates, SentTemplates
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import (
@@ -50,7 +50,7 @@ def encode(
     bins: Bins,
     message: pb.Bins,
     context: int,
-    numbered: Numbered | None = None,
+    numbered: NumberedTemplates | None = None,
     positions: NDArray[np.int64] | None = None,
     redacted: Redacted | None = None,
 ) -> None:

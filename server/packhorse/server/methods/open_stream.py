@@ -13,7 +13,7 @@ from packhorse.server.base.time_slices import TimeSlices
 from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.protocols import Datasets
 from packhorse.server.methods import sizes
-from packhorse.server.methods._sent_templates import Numbered, SentTemplates
+from packhorse.server.methods._sent_templates import NumberedTemplates, SentTemplates
 from packhorse.server.methods.messages import as_declared, components_in, encode, encode_tokens
 from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.v1 import packing_pb2 as pb
@@ -184,7 +184,7 @@ class OpenStream:
             progress = self._request.progress
             progress.position = max(progress.position, self._request.skips.to_whole(end - 1) + 1)
 
-    def _numbered(self, bins: Bins, steps: range) -> Numbered | None:
+    def _numbered(self, bins: Bins, steps: range) -> NumberedTemplates | None:
         """Numbers templates, after all earlier blocks have; returns None if the stream ends before one of them."""
         with self._order:
             self._order.wait_for(lambda: self._next_step == steps.start or self._is_over)
