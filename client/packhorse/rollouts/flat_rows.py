@@ -48,7 +48,7 @@ def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], N
 
 
 def rows_of_tokens(
-    name: str, rows: Sequence[Any], lengths: NDArray[np.int64], kinds: str, *, what: str = "response"
+    name: str, rows: Sequence[Any], lengths: NDArray[np.int64], kinds: str, *, row_name: str = "response"
 ) -> NDArray[Any]:
     """Lays rows end to end, each with one entry for every token of its response or sequence.
 
@@ -57,7 +57,7 @@ def rows_of_tokens(
         rows: R rows.
         lengths: tokens of each response, or sequence: int64 [R].
         kinds: as in `flatten`.
-        what: "response" or "sequence", for errors.
+        row_name: "response" or "sequence", for errors.
 
     Returns:
         The entries: [total].
@@ -66,11 +66,13 @@ def rows_of_tokens(
         ValueError: see `flatten`; or there are not R rows, or a row has another length.
     """
     if len(rows) != len(lengths):
-        raise ValueError(f"{name} has {len(rows)} rows for {len(lengths)} {what}s")
+        raise ValueError(f"{name} has {len(rows)} rows for {len(lengths)} {row_name}s")
     flat, row_lengths = flatten(name, rows, kinds)
     if (row_lengths != lengths).any():
         index = int((row_lengths != lengths).argmax())
-        raise ValueError(f"{name}[{index}] has {row_lengths[index]} entries for a {what} of {lengths[index]} tokens")
+        raise ValueError(
+            f"{name}[{index}] has {row_lengths[index]} entries for a {row_name} of {lengths[index]} tokens"
+        )
     return flat
 
 
@@ -87,8 +89,8 @@ def check_finite(
     values: NDArray[np.floating],
     lengths: NDArray[np.int64],
     *,
-    row: str = "rollout",
-    token: str = "response token",
+    row_name: str = "rollout",
+    token_name: str = "response token",
 ) -> None:
     """Raises a ValueError, which names the row and the token, if the value of a trained token is NaN or infinite.
 
@@ -96,15 +98,15 @@ def check_finite(
         name: the argument's name, for errors.
         values: value of each token, 0 if it is not trained: [total].
         lengths: tokens of each row: int64 [R].
-        row: what a row is, for errors.
-        token: what a token is, for errors.
+        row_name: what a row is, for errors.
+        token_name: what a token is, for errors.
     """
     if not np.isfinite(values).all():
         at = int(np.isfinite(values).argmin())
         ends = np.cumsum(lengths)
         index = int(np.searchsorted(ends, at, side="right"))
         raise ValueError(
-            f"{name} of {row} {index} is {values[at]} at {token} {at - ends[index] + lengths[index]}, "
+            f"{name} of {row_name} {index} is {values[at]} at {token_name} {at - ends[index] + lengths[index]}, "
             "which is trained on"
         )
 

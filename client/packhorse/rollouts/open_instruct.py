@@ -90,8 +90,8 @@ def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
     dones = torch.zeros_like(batch["input_ids"])
     dones.view(-1)[last_tokens] = numbers
     is_trained = batch["response_mask"] & ~batch["tool_mask"]
-    num_responses = batch["response_mask"].flatten().cumsum(0)[last_tokens]
-    of_tokens = {
+    responses_up_to = batch["response_mask"].flatten().cumsum(0)[last_tokens]  # response tokens
+    token_values = {
         "query_responses": batch["input_ids"],
         "attention_masks": build_labelled_mask(batch, "cpu"),
         "position_ids": batch["position_ids"],
@@ -99,13 +99,13 @@ def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
         "dones": dones,
     }
     if "advantages" in batch:
-        of_tokens["advantages"] = batch["advantages"]
+        token_values["advantages"] = batch["advantages"]
     if "logprobs" in batch:
-        of_tokens["vllm_logprobs"] = torch.where(batch["response_mask"], batch["logprobs"], torch.nan)
+        token_values["vllm_logprobs"] = torch.where(batch["response_mask"], batch["logprobs"], torch.nan)
     if "rewards" in batch:
-        of_tokens["rewards"] = batch["rewards"]
-    of_sequences = {
-        "num_actions": num_responses.diff(prepend=num_responses.new_zeros(1)),
+        token_values["rewards"] = batch["rewards"]
+    rollout_values = {
+        "num_actions": responses_up_to.diff(prepend=responses_up_to.new_zeros(1)),
         "packed_seq_lens": torch.from_numpy(layout.lengths),
     }
     packs = []
@@ -113,8 +113,8 @@ def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
     for row, end in enumerate(layout.row_ends.tolist()):
         num_tokens = int(layout.lengths[first:end].sum())
         # Copies, since a view that is sent to another process would take the whole batch along.
-        pack = {name: values[row, :num_tokens].clone() for name, values in of_tokens.items()}
-        pack |= {name: values[first:end].clone() for name, values in of_sequences.items()}
+        pack = {name: values[row, :num_tokens].clone() for name, values in token_values.items()}
+        pack |= {name: values[first:end].clone() for name, values in rollout_values.items()}
         packs.append(pack)
         first = end
     return packs

@@ -1,13 +1,13 @@
 """`pack_rollouts`: from queries and responses to packed batches for policy-gradient training (such as GRPO).
 
 Owns the keys that a batch of rollouts has besides those of every batch, making a batch from bins, and the lists of
-indices for trainers that pack themselves (`as_micro_batches`). Leaves checks to
-`given`, the keys of every batch to `packhorse.client.batches`, batches of trees to `tree_batch`, the choice of bins to
-the service's planner, and the loss to the trainer.
+indices for trainers that pack themselves (`as_micro_batches`). Leaves checks to `given`, the keys of every batch to
+`packhorse.client.batches`, batches of trees to `tree_batch`, the choice of bins to the service's planner, and the loss
+to the trainer.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from packhorse.losses import SequenceGroups
 from packhorse.rollouts.flat_rows import range_indices
 from packhorse.rollouts.given import FlatRollouts, Rollouts
 from packhorse.rollouts.pack_versions import versions_of_packs
-from packhorse.rollouts.steps import assembler_of, bins_of_steps, block_of
+from packhorse.rollouts.steps import SharedOptions, assembler_of, bins_of_steps, block_of
 from packhorse.rollouts.tree_batch import TreeBatch, tree_batch
 from packhorse.rollouts.tree_packs import bins_of_trees
 from packhorse.tokens import IndexableSource
@@ -80,15 +80,10 @@ def pack_rollouts(
     *,
     max_seq_len: int,
     pad_token_id: int,
-    client: Client | None = None,
-    world_size: int = 1,
-    batch_size: int = 1,
-    packing: PackOptions = DEFAULT_PACKING,
     resources: Resources = NO_RESOURCES,
     shift_labels: bool = False,
-    flatten: bool = False,
     prefixes: Literal["repeated"] = "repeated",
-    **rows: Any,
+    **options: Unpack[SharedOptions],
 ) -> list[RolloutBatch]: ...
 
 
@@ -98,16 +93,11 @@ def pack_rollouts(
     *,
     max_seq_len: int,
     pad_token_id: int,
-    client: Client | None = None,
-    world_size: int = 1,
-    batch_size: int = 1,
-    packing: PackOptions = DEFAULT_PACKING,
     resources: Resources = NO_RESOURCES,
     shift_labels: bool = True,
-    flatten: bool = False,
     prefixes: Literal["tree"],
     max_trained_tokens: int | None = None,
-    **rows: Any,
+    **options: Unpack[SharedOptions],
 ) -> list[TreeBatch]: ...
 
 
@@ -184,7 +174,7 @@ def pack_rollouts(
             max_trained_tokens=max_trained_tokens,
         )
         return [
-            tree_batch(trees[first : first + batch_size], flat, max_seq_len, pad_token_id=pad_token_id, flatten=flatten)
+            tree_batch(trees[first : first + batch_size], flat, max_seq_len, assembler)
             for first in range(0, len(trees), batch_size)
         ]
     if max_trained_tokens is not None:
@@ -195,7 +185,7 @@ def pack_rollouts(
         max_seq_len,
         world_size=world_size,
         batch_size=batch_size,
-        what="rollouts",
+        items_name="rollouts",
         packing=packing,
         separate_by=flat.version_numbers,
         resources=resources,
@@ -254,11 +244,12 @@ def as_micro_batches(
         raise ValueError(
             f"world_size must divide the {len(batches)} batches, got {world_size}; give the one that pack_rollouts had"
         )
-    of_ranks = [[batch["ids"].tolist() for batch in batches[rank::world_size]] for rank in range(world_size)]
+    ids_of_ranks = [[batch["ids"].tolist() for batch in batches[rank::world_size]] for rank in range(world_size)]
     if packs_per_step is None:
-        return of_ranks
+        return ids_of_ranks
     return [
-        [packs[first : first + packs_per_step] for first in range(0, len(packs), packs_per_step)] for packs in of_ranks
+        [micro_batches[first : first + packs_per_step] for first in range(0, len(micro_batches), packs_per_step)]
+        for micro_batches in ids_of_ranks
     ]
 
 
@@ -269,31 +260,30 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
     shape = labels.shape
     members = block.ids  # the batch's rollouts
     response_lengths = rollouts.response_lengths[members]
-    # Index of each response's first token in the batch's flat labels. With shift_labels it is the index of the token
-    # before, which exists because a query is never empty.
-    starts = layout.starts + rollouts.query_lengths[members] - int(bool(assembler.shift_labels))
+    starts = layout.starts + rollouts.query_lengths[members]  # of each response, in the batch's flat labels
+    if packed["shift_labels"]:
+        starts = starts - 1  # the token before, which exists because a query is never empty
     # Index of each response token in the batch's flat labels, and in the flat rollouts: int64 [K].
     in_batch = range_indices(starts, response_lengths)
     in_rollouts = range_indices(rollouts.response_starts[members], response_lengths)
 
     is_tool = rollouts.is_tool[in_rollouts]
-    masks = np.zeros((3, labels.numel()), dtype=np.bool_)
-    response_mask, tool_mask, dones = masks
+    response_mask, tool_mask, dones = np.zeros((3, labels.numel()), dtype=np.bool_)
     response_mask[in_batch] = True
     tool_mask[in_batch[is_tool]] = True
     dones[starts + response_lengths - 1] = rollouts.dones[members]
     labels.numpy().reshape(-1)[~(response_mask & ~tool_mask)] = IGNORE_INDEX
 
-    of_tokens = {}
+    token_values = {}
     for name, values in rollouts.values.items():
-        of_tokens[name] = np.zeros(labels.numel(), dtype=np.float32)
-        of_tokens[name][in_batch] = values[in_rollouts]
+        token_values[name] = np.zeros(labels.numel(), dtype=np.float32)
+        token_values[name][in_batch] = values[in_rollouts]
     batch = {
         **packed,
         "response_mask": torch.from_numpy(response_mask.reshape(shape)),
         "tool_mask": torch.from_numpy(tool_mask.reshape(shape)),
         "dones": torch.from_numpy(dones.reshape(shape)),
-        **{name: torch.from_numpy(values.reshape(shape)) for name, values in of_tokens.items()},
+        **{name: torch.from_numpy(values.reshape(shape)) for name, values in token_values.items()},
         "groups": SequenceGroups(numbers=rollouts.group_of[members], num_groups=rollouts.num_groups),
     }
     if rollouts.policy_versions is not None:

@@ -1,12 +1,12 @@
 """`pack_pairs`: from preferences (a prompt, a chosen and a rejected answer) to packed batches for DPO and similar.
 
-Owns the keys that a batch of pairs has besides those of every batch, that the two answers of a pair share a row, pairs
-from a dataset with groups (`as_pair_batch`), and the pairs' log-probabilities. Leaves the choice of bins to the
-service's planner, the keys of every batch to `packhorse.client.batches`, and the loss to the trainer.
+Owns the rule that the two answers of a pair share a row, the keys that only a batch of pairs has, pairs from a dataset
+with groups (`as_pair_batch`), and the pairs' log-probabilities. Leaves the choice of bins to the service's planner, the
+keys of every batch to `packhorse.client.batches`, and the loss to the trainer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from packhorse.client.batches import has_shifted_labels
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.losses import SequenceGroups, sequence_log_probs
 from packhorse.rollouts.flat_rows import INTEGERS, flatten, refuse_flaws
-from packhorse.rollouts.steps import assembler_of, bins_of_steps, block_of
+from packhorse.rollouts.steps import SharedOptions, assembler_of, bins_of_steps, block_of
 from packhorse.rollouts.tree_batch import TreeBatch
 from packhorse.tokens import IndexableSource
 from packhorse.wire.prefixes import by_prefix
@@ -68,14 +68,9 @@ def pack_pairs(
     *,
     max_seq_len: int,
     pad_token_id: int,
-    client: Client | None = None,
-    world_size: int = 1,
-    batch_size: int = 1,
-    packing: PackOptions = DEFAULT_PACKING,
     shift_labels: bool = False,
-    flatten: bool = False,
     prefixes: Literal["repeated"] = "repeated",
-    **rows: Any,
+    **options: Unpack[SharedOptions],
 ) -> list[PairBatch]: ...
 
 
@@ -87,14 +82,9 @@ def pack_pairs(
     *,
     max_seq_len: int,
     pad_token_id: int,
-    client: Client | None = None,
-    world_size: int = 1,
-    batch_size: int = 1,
-    packing: PackOptions = DEFAULT_PACKING,
     shift_labels: bool = True,
-    flatten: bool = False,
     prefixes: Literal["tree"],
-    **rows: Any,
+    **options: Unpack[SharedOptions],
 ) -> list[TreeBatch]: ...
 
 
@@ -164,14 +154,14 @@ def pack_pairs(
     )
     sequences, num_prompt_tokens = _sequences(prompts, chosen, rejected)
     lengths = np.array([len(tokens) for tokens in sequences])
-    shared = _shared(sequences) if is_tree else np.zeros(len(prompts), dtype=np.int64)
+    num_shared = _num_shared(sequences) if is_tree else np.zeros(len(prompts), dtype=np.int64)
     bins = bins_of_steps(
         client,
-        _rooms(lengths, shared, num_prompt_tokens, max_seq_len),
+        _rooms(lengths, num_shared, num_prompt_tokens, max_seq_len),
         max_seq_len,
         world_size=world_size,
         batch_size=batch_size,
-        what="pairs",
+        items_name="pairs",
         packing=packing,
     )
     block = block_of([(2 * pairs[:, None] + np.arange(2)).reshape(-1) for pairs in bins], lengths)
@@ -221,9 +211,9 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool | None = None)
     ends = np.flatnonzero((np.diff(groups) != 0) | (groups[1:] < 0)) + 1
     sizes = np.diff(ends, prepend=0, append=len(groups))
     if len(groups) and (sizes != 2).any():
-        odd = int(np.argmax(sizes != 2))
+        index = int(np.argmax(sizes != 2))
         raise ValueError(
-            f"group {groups[int(sizes[:odd].sum())]} has {sizes[odd]} sequences in this batch, and a pair has two: "
+            f"group {groups[int(sizes[:index].sum())]} has {sizes[index]} sequences in this batch, and a pair has two: "
             "chosen and rejected; prepare pairs with grouping=Grouping(size=2)"
         )
     is_chosen = torch.arange(len(groups)) % 2 == 0
@@ -285,25 +275,25 @@ def _sequences(
     return sequences, lengths["prompts"]
 
 
-def _shared(sequences: list[NDArray[Any]]) -> NDArray[np.int64]:
+def _num_shared(sequences: list[NDArray[Any]]) -> NDArray[np.int64]:
     """Returns how many tokens the two sequences of each pair share in a tree: int64 [P]."""
-    shared = []
+    num_shared = []
     for pair in zip(sequences[::2], sequences[1::2], strict=True):
         _, (_, shared_by_second) = by_prefix(pair)
-        shared.append(shared_by_second)
-    return np.array(shared, dtype=np.int64)
+        num_shared.append(shared_by_second)
+    return np.array(num_shared, dtype=np.int64)
 
 
 def _rooms(
-    lengths: NDArray[np.int64], shared: NDArray[np.int64], num_prompt_tokens: NDArray[np.int64], max_seq_len: int
+    lengths: NDArray[np.int64], num_shared: NDArray[np.int64], num_prompt_tokens: NDArray[np.int64], max_seq_len: int
 ) -> NDArray[np.int64]:
     """Returns the tokens that each pair takes, int64 [P]; refuses one that is too long."""
-    rooms: NDArray[np.int64] = lengths.reshape(-1, 2).sum(axis=1) - shared
+    rooms: NDArray[np.int64] = lengths.reshape(-1, 2).sum(axis=1) - num_shared
     refuse_flaws(
         ((rooms > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),),
         lambda i: (
             f"pair {i} takes {rooms[i]} tokens (prompt {num_prompt_tokens[i]}, with it chosen {lengths[2 * i]} and "
-            f"rejected {lengths[2 * i + 1]}" + (f", of which {shared[i]} once)" if shared[i] else ")")
+            f"rejected {lengths[2 * i + 1]}" + (f", of which {num_shared[i]} once)" if num_shared[i] else ")")
         ),
     )
     return rooms

@@ -20,6 +20,18 @@ from packhorse.rollouts.flat_rows import INTEGERS, flatten, range_indices, refus
 from packhorse.wire.prefixes import by_prefix
 
 
+class Targets(NamedTuple):
+    """The trained tokens of a tree's sequences, sequence after sequence. Legend: M trained tokens."""
+
+    tokens: NDArray[np.int64]
+    """Index of each trained token among the A tokens of all sequences: int64 [M]."""
+    positions: NDArray[np.int64]
+    """Position in the row whose logits predict each trained token: int64 [M]. A position that several sequences share
+    occurs once for each of them."""
+    sequences: NDArray[np.int64]
+    """Sequence of each trained token: int64 [M]."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrefixTree:
     """Sequences laid out as the tree of their prefixes, depth first.
@@ -80,12 +92,12 @@ class PrefixTree:
         """Lays checked sequences out: their tokens, int64 [A], and each one's start in them and length, int64 [R]."""
         leaves = _Leaves.of(flat, starts, lengths)
         segments = leaves.segments()
-        first, parents, segment_of_leaf = segments.first_depths, segments.parents, segments.of_leaves
-        sizes = segments.end_depths - first
+        first_depths, parents, segment_of_leaf = segments.first_depths, segments.parents, segments.of_leaves
+        sizes = segments.end_depths - first_depths
         segment_ends = np.cumsum(sizes)
         begins = segment_ends - sizes
         # Index in `flat` of each token of the row: int64 [N].
-        source = range_indices(starts[segments.sequences] + first, sizes)
+        source = range_indices(starts[segments.sequences] + first_depths, sizes)
         next_tokens = flat[np.minimum(source + 1, len(flat) - 1)]
         next_tokens[segment_ends[segment_of_leaf] - 1] = IGNORE_INDEX
         # Children come after their parents, so in descending order each child is complete before its parent takes it.
@@ -99,7 +111,7 @@ class PrefixTree:
         in_paths = paths[range_indices(path_starts[last_segments], path_lengths[last_segments])]
         return cls(
             tokens=flat[source],
-            depths=range_indices(first, sizes),
+            depths=range_indices(first_depths, sizes),
             next_tokens=next_tokens,
             subtree_ends=np.repeat(subtree_ends, sizes),
             segment_ends=segment_ends,
@@ -119,22 +131,18 @@ class PrefixTree:
         parents = self.parents[self.parents >= 0]
         return int((np.bincount(parents, minlength=1) > 1).sum())
 
-    def targets(self, trained: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the positions in the row that predict the trained tokens.
+    def targets(self, trained: NDArray[np.bool_]) -> Targets:
+        """Returns the trained tokens, with the positions in the row that predict them.
 
         Args:
             trained: whether each token of the sequences is trained, sequence after sequence: bool [A]. A first token is
                 never trained, because nothing predicts it.
-
-        Returns:
-            Of each of M trained tokens the index among the A tokens, the position in the row whose logits predict it,
-            and its sequence: int64 [M] each. A position that several sequences share occurs once for each of them.
         """
         lengths = np.diff(self.sequence_ends, prepend=0)
-        has_target = trained.copy()
-        has_target[self.sequence_ends - lengths] = False
-        at = np.flatnonzero(has_target)
-        return at, self.positions[at - 1], np.repeat(np.arange(len(lengths)), lengths)[at]
+        is_predicted = trained.copy()
+        is_predicted[self.sequence_ends - lengths] = False
+        tokens = np.flatnonzero(is_predicted)
+        return Targets(tokens, self.positions[tokens - 1], np.repeat(np.arange(len(lengths)), lengths)[tokens])
 
     def labels(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the labels of the row: the next token at the given positions, -100 elsewhere: int64 [N]."""
@@ -230,12 +238,11 @@ class _Leaves:
             if is_leaf:
                 last_segments[begin] = parent
                 continue
-            inner = np.flatnonzero(self.shared[begin + 1 : end] == fork) + begin + 1
-            bounds = [begin, *inner.tolist(), end]
-            children = list(pairwise(bounds))
+            later_begins = np.flatnonzero(self.shared[begin + 1 : end] == fork) + begin + 1
+            children = list(pairwise([begin, *later_begins.tolist(), end]))
             # The child with the first sequence is pushed last, so it is popped first.
             children.sort(key=lambda child: -int(self.sequences[child[0] : child[1]].min()))
-            stack += [(first, after, fork, parent) for first, after in children]
+            stack += [(child_begin, child_end, fork, parent) for child_begin, child_end in children]
         first_depths, end_depths, parents, sequences = np.array(rows, dtype=np.int64).T
         return _Segments(first_depths, end_depths, parents, sequences, last_segments)
 

@@ -1,4 +1,4 @@
-"""What packing rollouts and packing pairs share: asking the planner for bins, and making the assembler of batches.
+"""What packing rollouts and packing pairs share: their options, the planner's bins, and the assembler of batches.
 
 Owns the call of the planner, in this process or on a server, and which options of rows are refused. Leaves what is
 packed to `given`, `pairs`, `tree_packs` and `transfer_queue`, and the keys of batches to `pack` and `pairs`.
@@ -6,13 +6,13 @@ packed to `given`, `pairs`, `tree_packs` and `transfer_queue`, and the keys of b
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client import BatchAssembler, BinBlock, Client, RetryPolicy
-from packhorse.client.batches import RowFormat
+from packhorse.client.batches import Media, RowFormat
 from packhorse.client.errors import InvalidRequestError
 from packhorse.client.options import PackOptions
 from packhorse.client.transport.embedded import EmbeddedPlanner
@@ -24,6 +24,18 @@ _REFUSED = {
     "shared_prefix": "give prefixes='tree', so that common prefixes stand once, or leave it out",
 }
 """Options of rows that rollouts and pairs refuse → what to do instead. All other fields of `RowFormat` are allowed."""
+
+
+class SharedOptions(TypedDict, total=False):
+    """Types of the options that `pack_rollouts` and `pack_pairs` share; both say what they mean."""
+
+    client: Client | None
+    world_size: int
+    batch_size: int
+    packing: PackOptions
+    flatten: bool
+    total_multiple_of: int
+    media: Media | None
 
 
 def assembler_of(
@@ -71,7 +83,7 @@ def bins_of_steps(
     *,
     world_size: int,
     batch_size: int,
-    what: str,
+    items_name: str,
     packing: PackOptions,
     separate_by: NDArray[np.int64] | None = None,
     resources: Resources = NO_RESOURCES,
@@ -79,7 +91,7 @@ def bins_of_steps(
 ) -> list[NDArray[np.int64]]:
     """Packs items into bins; the number of bins is a multiple of world_size · batch_size.
 
-    An item takes `rooms` tokens, and `what` is the name of items in errors, such as "rollouts". Items with different
+    An item takes `rooms` tokens, and `items_name` names items in errors, such as "rollouts". Items with different
     numbers in `separate_by` share no bin. `resources` and `costs` are as in `Client.pack_sequences`. Without a client,
     this process packs.
 
@@ -108,7 +120,7 @@ def bins_of_steps(
         raise InvalidRequestError(
             f"world_size {world_size} times batch_size {batch_size} packs make a step ({error}); pass "
             f"packing=PackOptions(allow_empty=True) for packs of padding with weight 0, "
-            f"a smaller world_size or batch_size, or more {what}",
+            f"a smaller world_size or batch_size, or more {items_name}",
             error.metadata,
         ) from None
 

@@ -53,9 +53,10 @@ class PackedSampler(GRPOGroupNSampler):
         client: Client | None = None,
     ) -> None:
         super().__init__(n_samples_per_prompt=n_samples_per_prompt)
-        for name, number in (("dp_size", dp_size), ("max_tokens", 1 if max_tokens is None else max_tokens)):
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
+        if dp_size < 1:
+            raise ValueError(f"dp_size must be at least 1, got {dp_size}")
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
         self._dp_size = dp_size
         self._max_tokens = max_tokens
         self._packing = PackOptions(balance="optimizer-step", cost_linear=cost_linear)
@@ -90,21 +91,21 @@ class PackedSampler(GRPOGroupNSampler):
         """
         rank, batch = kwargs.get("dp_rank", 0), kwargs.get("batch_index", 0)
         # The base class's state, which it checkpoints: partition → task → rank → batch → the two lists.
-        of_ranks = self._states.setdefault(partition_id, {}).setdefault(task_name, {})
-        if batch not in of_ranks.get(rank, {}):
+        batches_of_ranks = self._states.setdefault(partition_id, {}).setdefault(task_name, {})
+        if batch not in batches_of_ranks.get(rank, {}):
             chosen, _ = super().sample(ready_indexes, batch_size * self._dp_size)
             if not chosen:
                 return [], []
             parts = self._parts(chosen, self._lengths(chosen, kwargs.get("partition")), batch_size)
-            for of_rank, part in enumerate(parts):
-                of_ranks.setdefault(of_rank, {})[batch] = (part, list(part))
-        taken, consumed = of_ranks[rank][batch]
+            for part_rank, part in enumerate(parts):
+                batches_of_ranks.setdefault(part_rank, {})[batch] = (part, list(part))
+        taken, consumed = batches_of_ranks[rank][batch]
         return list(taken), list(consumed)
 
     def _lengths(self, chosen: list[int], partition: Any) -> NDArray[np.int64]:
         """Returns the tokens of each sample, from the partition's metadata: int64 [len(chosen)]."""
-        of_samples = {} if partition is None else partition.get_custom_meta(chosen)
-        lengths = [of_samples.get(sample, {}).get("total_lengths") for sample in chosen]
+        metadata = {} if partition is None else partition.get_custom_meta(chosen)
+        lengths = [metadata.get(sample, {}).get("total_lengths") for sample in chosen]
         if None in lengths:
             raise ValueError(
                 f"sample {chosen[lengths.index(None)]} has no total_lengths; put it with "
@@ -123,15 +124,17 @@ class PackedSampler(GRPOGroupNSampler):
         costs = (self._packing.cost_linear + lengths) * lengths
         group_costs = np.add.reduceat(costs, group_starts)
         group_sizes = np.full(len(group_tokens), self.n_samples_per_prompt)
-        max_samples = batch_size if self._equal_counts else len(chosen)
+        max_samples, capacity_tokens = len(chosen), self._max_tokens or int(group_tokens.sum())
+        if self._equal_counts:  # max_tokens is checked afterwards, because counts and costs alone decide
+            max_samples, capacity_tokens = batch_size, int(group_tokens.sum())
         try:
             bins = bins_of_steps(
                 self._client,
                 group_tokens,
-                int(group_tokens.sum()) if self._equal_counts or self._max_tokens is None else self._max_tokens,
+                capacity_tokens,
                 world_size=self._dp_size,
                 batch_size=1,
-                what="samples",
+                items_name="samples",
                 packing=self._packing,
                 resources={"samples": (group_sizes, max_samples)},
                 costs=group_costs,

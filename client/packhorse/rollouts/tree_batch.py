@@ -5,7 +5,7 @@ layout of a row to `tree_rows`, which rollouts share one to `tree_packs`, masks 
 and weights of losses to `packhorse.losses`.
 
 Legend: B rows, L tokens in a row, T = B · L, n sequences, M trained tokens, S segments, K gathered keys. A segment is a
-chain of tokens without a fork; a fork is where sequences that began alike part.
+chain of tokens without a fork; sequences with a common beginning separate at a fork.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client import Batch, PackedBatch, as_layout
-from packhorse.client.batches import IGNORE_INDEX
+from packhorse.client.batches import IGNORE_INDEX, RowFormat
 from packhorse.losses import SequenceGroups
 from packhorse.rollouts.flat_rows import range_indices
 from packhorse.rollouts.given import FlatRollouts
@@ -114,8 +114,8 @@ class PrefixSharing:
     num_sequences: int
     """Sequences, such as the samples of an agent's turns."""
     num_forks: int
-    """Forks: where sequences that began alike part. A conversation whose turns continue each other has a fork, one
-    token wide, for each turn but the last."""
+    """Forks: where sequences with a common beginning separate. A conversation whose turns continue each other has a
+    fork, one token wide, for each turn but the last."""
     num_tokens: int
     """Tokens of all sequences, as if none were shared."""
     num_distinct_tokens: int
@@ -142,22 +142,19 @@ def prefix_sharing(batches: Iterable[TreeBatch]) -> PrefixSharing:
     Args:
         batches: batches of `pack_rollouts` with `prefixes="tree"`.
     """
-    given = list(batches)
+    batches = list(batches)
     return PrefixSharing(
-        num_sequences=sum(len(batch["ids"]) for batch in given),
-        num_forks=sum(batch["num_forks"] for batch in given),
-        num_tokens=sum(int(batch["lengths"].sum()) for batch in given),
-        num_distinct_tokens=sum(int(batch["attention_mask"].sum()) for batch in given),
+        num_sequences=sum(len(batch["ids"]) for batch in batches),
+        num_forks=sum(batch["num_forks"] for batch in batches),
+        num_tokens=sum(int(batch["lengths"].sum()) for batch in batches),
+        num_distinct_tokens=sum(int(batch["attention_mask"].sum()) for batch in batches),
     )
 
 
 def tree_batch(
-    bins: Sequence[NDArray[np.int64]], rollouts: FlatRollouts, max_seq_len: int, *, pad_token_id: int, flatten: bool
+    bins: Sequence[NDArray[np.int64]], rollouts: FlatRollouts, max_seq_len: int, form: RowFormat
 ) -> TreeBatch:
-    """Makes one batch of some bins of all rollouts; each bin holds indices of rollouts, int64, and becomes a row.
-
-    The other arguments are those of `pack_rollouts`.
-    """
+    """Makes one batch of some bins of all rollouts; each bin holds indices of rollouts, int64, and becomes a row."""
     rows = []
     trained_tokens = [np.zeros(0, dtype=np.int64)]  # indices in the flat rollouts
     for members in bins:
@@ -171,7 +168,7 @@ def tree_batch(
         trained_tokens.append(in_rollouts[is_trained])
     members = np.concatenate([np.zeros(0, dtype=np.int64), *bins])
     batch: dict[str, Any] = {
-        **joined_rows(rows, max_seq_len, pad_token_id=pad_token_id, flatten=flatten),
+        **joined_rows(rows, max_seq_len, pad_token_id=form.pad_token_id, flatten=bool(form.flatten)),
         "ids": torch.from_numpy(members),
         "lengths": torch.from_numpy(rollouts.lengths[members]),
         "dones": torch.from_numpy(rollouts.dones[members]),
@@ -222,7 +219,7 @@ def folded(
     Raises:
         ValueError: the distinct tokens of a row are more than `row_tokens`.
     """
-    rows = tree_rows(batch, redactions)
+    rows = rows_as_trees(batch, redactions)
     for number, row in enumerate(rows):
         if row.num_tokens > row_tokens:
             raise ValueError(
@@ -239,7 +236,7 @@ def folded(
     )
 
 
-def tree_rows(batch: PackedBatch, redactions: NDArray[np.int64] | None = None) -> list[TreeRow]:
+def rows_as_trees(batch: PackedBatch, redactions: NDArray[np.int64] | None = None) -> list[TreeRow]:
     """Returns each row of a batch as a tree; the batch has shifted labels."""
     layout = as_layout(batch)
     tokens, labels = batch["input_ids"].numpy().reshape(-1), batch["labels"].numpy().reshape(-1)

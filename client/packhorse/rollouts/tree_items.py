@@ -64,8 +64,8 @@ class SharedPrefixes:
             kinds: a number for each rollout; rollouts with different numbers are never in a group: int64 [R]. None if
                 all may be.
         """
-        same = np.zeros(len(rows), dtype=np.int64)  # one number for all
-        kinds_and_groups = np.stack((same if kinds is None else kinds, same if group_of is None else group_of))
+        all_zero = np.zeros(len(rows), dtype=np.int64)
+        kinds_and_groups = np.stack((all_zero if kinds is None else kinds, all_zero if group_of is None else group_of))
         order, shared = by_prefix(rows)
         if group_of is not None or kinds is not None:
             order, shared = _by_group(order, shared, kinds_and_groups)
@@ -105,10 +105,10 @@ class SharedPrefixes:
         cuts = np.arange(begin + 1, end)
         num_tokens, shared = self.up_to[:, 0], self.shared_up_to[:, 0]
         # What the first rollout of a half shares with the one before it is not in the half, so it does not count.
-        left = num_tokens[cuts] - num_tokens[begin] - (shared[cuts] - shared[begin + 1])
-        right = num_tokens[end] - num_tokens[cuts] - (shared[end] - shared[cuts + 1])
-        at = int(cuts[np.argmin(np.maximum(left, right) + left + right)])
-        return [(begin, at), (at, end)]
+        left_tokens = num_tokens[cuts] - num_tokens[begin] - (shared[cuts] - shared[begin + 1])
+        right_tokens = num_tokens[end] - num_tokens[cuts] - (shared[end] - shared[cuts + 1])
+        cut = int(cuts[np.argmin(np.maximum(left_tokens, right_tokens) + left_tokens + right_tokens)])
+        return [(begin, cut), (cut, end)]
 
     def _sums(self, begin: int, end: int) -> NDArray[np.int64]:
         """Returns an item's distinct tokens, the sum of their 2 · depth + 1, and each other amount: int64 [c + 1]."""
@@ -133,8 +133,8 @@ def _by_group(
         `order` and `shared` of the new order.
     """
     kinds, groups = kinds_and_groups[:, order]
-    chosen = np.lexsort((np.arange(len(order)), groups, kinds))  # the last key sorts first
-    return order[chosen], _least_between(shared, chosen)
+    places = np.lexsort((np.arange(len(order)), groups, kinds))  # the last key sorts first
+    return order[places], _least_between(shared, places)
 
 
 def _begins_of_groups(
@@ -158,31 +158,31 @@ def _sums_up_to(columns: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate((np.zeros((1, columns.shape[1]), dtype=np.int64), np.cumsum(columns, axis=0)))
 
 
-def _least_between(shared: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the nodes that each chosen rollout shares with the chosen one before it: int64 [R].
+def _least_between(shared: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the nodes that the rollout at each place shares with the one at the place before: int64 [R].
 
     Args:
         shared: nodes that each rollout shares with the one before it, in the order of prefixes: int64 [R].
-        chosen: indices into that order: int64 [R]. They ascend within a group; where they descend, the next group
+        places: indices into that order: int64 [R]. They ascend within a group; where they descend, the next group
             begins and the result is 0.
     """
-    found = np.zeros(len(chosen), dtype=np.int64)
-    ascending = np.flatnonzero(np.diff(chosen) > 0) + 1
+    least = np.zeros(len(places), dtype=np.int64)
+    ascending = np.flatnonzero(np.diff(places) > 0) + 1
     if len(ascending):
         # From a to b > a the least of shared[a + 1], …, shared[b]. `reduceat` also reduces between these ranges: [::2].
-        bounds = np.column_stack((chosen[ascending - 1] + 1, chosen[ascending] + 1)).ravel()
-        found[ascending] = np.minimum.reduceat(np.append(shared, 0), bounds)[::2]
-    return found
+        bounds = np.column_stack((places[ascending - 1] + 1, places[ascending] + 1)).ravel()
+        least[ascending] = np.minimum.reduceat(np.append(shared, 0), bounds)[::2]
+    return least
 
 
-def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least: int) -> list[Span]:
+def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], min_items: int) -> list[Span]:
     """Returns the groups as items; those that are too large for a pack are cut in parts.
 
     Args:
         shared: the rollouts.
         capacities: what a pack holds of each amount: int64 [c]; each rollout by itself fits.
-        least: least number of items, which is the number of packs in a step: the largest items are cut until there are
-            so many, or until each has one rollout.
+        min_items: the number of packs in a step: the largest items are cut until there are so many, or until each has
+            one rollout.
     """
     items: list[Span] = []
     stack = shared.groups[::-1]
@@ -194,22 +194,24 @@ def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least:
             stack += shared.halved(span)[::-1]
     largest = [(-int(shared.amounts(span)[0]), span) for span in items]  # a heap: most distinct tokens first
     heapify(largest)
-    done: list[Span] = []
-    while largest and len(largest) + len(done) < least:
+    single: list[Span] = []  # items of one rollout, which cannot be cut
+    while largest and len(largest) + len(single) < min_items:
         _, span = heappop(largest)
         begin, end = span
         if end - begin == 1:
-            done.append(span)
+            single.append(span)
             continue
         for half in shared.halved(span):
             heappush(largest, (-int(shared.amounts(half)[0]), half))
-    return sorted(done + [span for _, span in largest])
+    return sorted(single + [span for _, span in largest])
 
 
-def finer_items(shared: SharedPrefixes, items: list[Span], costs: NDArray[np.int64], most: float) -> list[Span] | None:
-    """Returns the items, of which those that cost more than `most` are halved; None if no item can be halved."""
+def finer_items(
+    shared: SharedPrefixes, items: list[Span], costs: NDArray[np.int64], max_cost: float
+) -> list[Span] | None:
+    """Returns the items, of which those that cost more than `max_cost` are halved; None if no item can be halved."""
     finer: list[Span] = []
     for cost, (begin, end) in zip(costs.tolist(), items, strict=True):
-        is_halved = cost > most and end - begin > 1
+        is_halved = cost > max_cost and end - begin > 1
         finer += shared.halved((begin, end)) if is_halved else [(begin, end)]
     return finer if len(finer) > len(items) else None

@@ -20,7 +20,7 @@ ENOUGH = 1.2
 """Ranks are even enough if the slowest takes at most this many times the mean."""
 
 _COST_LIMITS = (1.2, 0.6, 0.3, 0.15)
-"""Most that an item may cost at each further try to even ranks, in multiples of a mean pack; dearer ones are halved."""
+"""What an item may cost at each further try to even ranks, in multiples of a mean pack; costlier ones are halved."""
 
 
 def bins_of_trees(
@@ -36,7 +36,7 @@ def bins_of_trees(
 ) -> list[NDArray[np.int64]]:
     """Packs rollouts by the distinct tokens that they take; a group is one item, if possible.
 
-    If the slowest rank takes more than ENOUGH times the mean, tries again with the dearest items halved. Returns the
+    If the slowest rank takes more than ENOUGH times the mean, tries again with the costliest items halved. Returns the
     most even result.
 
     The arguments are as in `pack_rollouts`. `rollouts` are checked, and none is longer than `max_seq_len`, the most
@@ -72,7 +72,7 @@ def bins_of_trees(
             max_seq_len,
             world_size=world_size,
             batch_size=batch_size,
-            what="rollouts",
+            items_name="rollouts",
             packing=replace(packing, max_sequences_per_bin=None),
             separate_by=None if kinds is None else kinds[shared.order[[begin for begin, _ in items]]],
             resources={name: (taken, cap) for taken, (name, (_, cap)) in zip(others, limits.items(), strict=True)},
@@ -83,13 +83,13 @@ def bins_of_trees(
     capacities = np.array([max_seq_len, *(cap for _, cap in limits.values())], dtype=np.int64)
     bins_per_step = world_size * batch_size
     best = last = packed(items_that_fit(shared, capacities, bins_per_step))
-    for most in () if packing.balance is Balance.NONE else _COST_LIMITS:
-        if best.duration(bins_per_step, packing) <= ENOUGH:
+    for cost_limit in () if packing.balance is Balance.NONE else _COST_LIMITS:
+        if best.unevenness(bins_per_step, packing) <= ENOUGH:
             break
-        finer = finer_items(shared, last.items, last.costs, most * last.bin_costs.mean())
+        finer = finer_items(shared, last.items, last.costs, cost_limit * last.bin_costs.mean())
         if finer is not None:
             last = packed(finer)
-            best = min(best, last, key=lambda attempt: attempt.slowest(bins_per_step, packing))
+            best = min(best, last, key=lambda attempt: attempt.slowest_cost(bins_per_step, packing))
     return [best.rollouts(members, shared) for members in best.bins]
 
 
@@ -105,7 +105,7 @@ class _Packed:
     bin_costs: NDArray[np.int64]
     """Cost of each bin: int64 [bins]."""
 
-    def slowest(self, bins_per_step: int, packing: PackOptions) -> int:
+    def slowest_cost(self, bins_per_step: int, packing: PackOptions) -> int:
         """Returns the cost that all ranks wait for.
 
         Ranks wait for the slowest bin of each step, or with balance `optimizer-step` for the rank with the largest sum.
@@ -115,9 +115,9 @@ class _Packed:
             return int(in_steps.sum(axis=0).max())
         return int(in_steps.max(axis=1).sum())
 
-    def duration(self, bins_per_step: int, packing: PackOptions) -> float:
-        """Returns `slowest` as a multiple of what each rank would take if all were even; at least 1."""
-        return self.slowest(bins_per_step, packing) * bins_per_step / max(int(self.bin_costs.sum()), 1)
+    def unevenness(self, bins_per_step: int, packing: PackOptions) -> float:
+        """Returns `slowest_cost` as a multiple of the cost if all ranks were even; at least 1."""
+        return self.slowest_cost(bins_per_step, packing) * bins_per_step / max(int(self.bin_costs.sum()), 1)
 
     def rollouts(self, members: NDArray[np.int64], shared: SharedPrefixes) -> NDArray[np.int64]:
         """Returns the rollouts of a bin, item after item; `members` are indices of the bin's items."""

@@ -23,7 +23,7 @@ from packhorse.rollouts.prefix_tree import PrefixTree
 class TreeRow:
     """One row of a batch, before it is joined with others.
 
-    Fields without a text are as in `PrefixTree`. Positions count from the row's begin, and padding is at the end.
+    Fields without a docstring are as in `PrefixTree`. Positions count from the row's begin, and padding is at the end.
     Legend: N tokens of the row, S segments, K keys.
 
     Example:
@@ -36,7 +36,7 @@ class TreeRow:
     depths: NDArray[np.int64]
     labels: NDArray[np.int64]
     """The next token, if it is trained, else -100: int64 [N]."""
-    is_token: NDArray[np.int64]
+    attention_mask: NDArray[np.int64]
     """1 on tokens, 0 on padding: int64 [N]."""
     subtree_ends: NDArray[np.int64]
     keys: NDArray[np.int64]
@@ -68,19 +68,19 @@ class TreeRow:
         tree = PrefixTree.of(sequences)
         if redactions is not None:
             trained = trained & np.repeat(redactions == AS_IT_IS, np.diff(tree.sequence_ends, prepend=0))
-        _, token_index, sequence_index = tree.targets(trained)
+        targets = tree.targets(trained)
         keys, path_ends = tree.paths()
         return cls(
             tokens=tree.tokens if redactions is None else _redacted(tree, redactions),
             depths=tree.depths,
-            labels=tree.labels(token_index),
-            is_token=np.ones(tree.num_tokens, dtype=np.int64),
+            labels=tree.labels(targets.positions),
+            attention_mask=np.ones(tree.num_tokens, dtype=np.int64),
             subtree_ends=tree.subtree_ends,
             keys=keys,
             segment_ends=tree.segment_ends,
             path_ends=path_ends,
-            token_index=token_index,
-            sequence_index=sequence_index,
+            token_index=targets.positions,
+            sequence_index=targets.sequences,
             num_sequences=len(sequences),
             num_forks=tree.num_forks,
         )
@@ -101,15 +101,15 @@ class TreeRow:
         num_tokens = len(self.tokens)
         if num_tokens >= size:
             return
-        rest = np.arange(num_tokens, size)
-        self.tokens = np.append(self.tokens, np.full(len(rest), pad_token_id))
-        self.depths = np.append(self.depths, rest - num_tokens)
-        self.labels = np.append(self.labels, np.full(len(rest), IGNORE_INDEX))
-        self.is_token = np.append(self.is_token, np.zeros(len(rest), dtype=np.int64))
-        self.subtree_ends = np.append(self.subtree_ends, np.full(len(rest), size))
+        padding = np.arange(num_tokens, size)
+        self.tokens = np.append(self.tokens, np.full(len(padding), pad_token_id))
+        self.depths = np.append(self.depths, padding - num_tokens)
+        self.labels = np.append(self.labels, np.full(len(padding), IGNORE_INDEX))
+        self.attention_mask = np.append(self.attention_mask, np.zeros(len(padding), dtype=np.int64))
+        self.subtree_ends = np.append(self.subtree_ends, np.full(len(padding), size))
         self.segment_ends = np.append(self.segment_ends, size)
-        self.path_ends = np.append(self.path_ends, len(self.keys) + len(rest))
-        self.keys = np.append(self.keys, rest)
+        self.path_ends = np.append(self.path_ends, len(self.keys) + len(padding))
+        self.keys = np.append(self.keys, padding)
 
 
 def _redacted(tree: PrefixTree, redactions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -167,7 +167,7 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
         "input_ids": joined("tokens", unshifted).view(shape),
         "position_ids": joined("depths", unshifted).view(shape),
         "labels": joined("labels", unshifted).view(shape),
-        "attention_mask": joined("is_token", unshifted).view(shape),
+        "attention_mask": joined("attention_mask", unshifted).view(shape),
         "subtree_ends": joined("subtree_ends", starts if flatten else unshifted).view(shape),
         "tree_kv_index": joined("keys", starts),
         "tree_cu_seqlens_q": F.pad(joined("segment_ends", starts), (1, 0)).int(),

@@ -17,8 +17,17 @@ from packhorse.client import PackedBatch
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.rollouts.flat_rows import BOOLS, INTEGERS, NUMBERS, check_finite, one_each, rows_of_tokens
 from packhorse.rollouts.prefix_tree import PrefixTree
-from packhorse.rollouts.tree_batch import TreeBatch, tree_rows
+from packhorse.rollouts.tree_batch import TreeBatch, rows_as_trees
 from packhorse.rollouts.tree_rows import joined_rows
+
+_PADDING = {
+    "shift_labels": IGNORE_INDEX,
+    "token_index": -1,
+    "tree_kv_index": -1,
+    "tree_cu_seqlens_q": -1,
+    "tree_cu_seqlens_k": -1,
+}
+"""Value that pads each of TRL's keys to the longest rank's; other keys take 0, and `input_ids` the padding token."""
 
 
 def tree_row(
@@ -56,41 +65,31 @@ def tree_row(
     """
     tree = PrefixTree.of(sequences)
     lengths = np.diff(tree.sequence_ends, prepend=0)
-    is_trained = rows_of_tokens("trained", trained, lengths, BOOLS + INTEGERS, what="sequence") != 0
-    flat_logprobs = rows_of_tokens("logprobs", logprobs, lengths, NUMBERS, what="sequence")
-    of_sequences = one_each("advantages", advantages, NUMBERS)
-    if len(of_sequences) != len(lengths):
-        raise ValueError(f"advantages has {len(of_sequences)} entries for {len(lengths)} sequences")
-    at, token_index, sequence_index = tree.targets(is_trained)
-    for name, values in (("logprobs", flat_logprobs), ("advantages", np.repeat(of_sequences, lengths))):
-        of_trained = np.zeros(len(values), dtype=values.dtype)
-        of_trained[at] = values[at]
-        check_finite(name, of_trained, lengths, row="sequence", token="token")
+    is_trained = rows_of_tokens("trained", trained, lengths, BOOLS + INTEGERS, row_name="sequence") != 0
+    flat_logprobs = rows_of_tokens("logprobs", logprobs, lengths, NUMBERS, row_name="sequence")
+    sequence_advantages = one_each("advantages", advantages, NUMBERS)
+    if len(sequence_advantages) != len(lengths):
+        raise ValueError(f"advantages has {len(sequence_advantages)} entries for {len(lengths)} sequences")
+    targets = tree.targets(is_trained)
+    for name, values in (("logprobs", flat_logprobs), ("advantages", np.repeat(sequence_advantages, lengths))):
+        trained_values = np.zeros(len(values), dtype=values.dtype)
+        trained_values[targets.tokens] = values[targets.tokens]
+        check_finite(name, trained_values, lengths, row_name="sequence", token_name="token")
     keys, path_ends = tree.paths()
     longest = [int(np.diff(ends, prepend=0).max()) for ends in (tree.segment_ends, path_ends)]
     return {
         "input_ids": torch.from_numpy(tree.tokens),
         "position_ids": torch.from_numpy(tree.depths),
-        "shift_labels": torch.from_numpy(tree.labels(token_index)),
+        "shift_labels": torch.from_numpy(tree.labels(targets.positions)),
         "tree_kv_index": torch.from_numpy(keys),
         "tree_cu_seqlens_q": _offsets(tree.segment_ends),
         "tree_cu_seqlens_k": _offsets(path_ends),
         "tree_max_seqlens": torch.tensor(longest),
-        "token_index": torch.from_numpy(token_index),
-        "old_log_probs": torch.from_numpy(flat_logprobs[at].astype(np.float32)),
-        "advantages": torch.from_numpy(of_sequences[sequence_index].astype(np.float32)),
-        "segment_id": torch.from_numpy(sequence_index),
+        "token_index": torch.from_numpy(targets.positions),
+        "old_log_probs": torch.from_numpy(flat_logprobs[targets.tokens].astype(np.float32)),
+        "advantages": torch.from_numpy(sequence_advantages[targets.sequences].astype(np.float32)),
+        "segment_id": torch.from_numpy(targets.sequences),
     }
-
-
-_PADDING = {
-    "shift_labels": IGNORE_INDEX,
-    "token_index": -1,
-    "tree_kv_index": -1,
-    "tree_cu_seqlens_q": -1,
-    "tree_cu_seqlens_k": -1,
-}
-"""Value that pads each of TRL's keys to the longest rank's; other keys take 0, and `input_ids` the padding token."""
 
 
 def to_trl_async(batches: Sequence[TreeBatch], *, pad_token_id: int) -> dict[str, torch.Tensor]:
@@ -119,10 +118,7 @@ def to_trl_async(batches: Sequence[TreeBatch], *, pad_token_id: int) -> dict[str
     Raises:
         ValueError: there is no batch, or one has several rows or padding; the message says what to do.
     """
-    if not batches or any(
-        batch["input_ids"].shape[0] != 1 or (len(batch["ids"]) and not bool(batch["attention_mask"].all()))
-        for batch in batches
-    ):
+    if not batches or not all(map(_is_one_flat_row, batches)):
         raise ValueError("batches must be one row for each rank, without padding: give pack_rollouts flatten=True")
     rows = [_row_of(batch) for batch in batches]
     joined = {
@@ -153,19 +149,24 @@ def trl_async_rows(batch: PackedBatch) -> dict[str, torch.Tensor]:
                 "ids": torch.arange(row.num_sequences),
             }
         )
-        for row in tree_rows(batch)
+        for row in rows_as_trees(batch)
     ]
     return to_trl_async(rows, pad_token_id=pad_token_id)
 
 
+def _is_one_flat_row(batch: TreeBatch) -> bool:
+    """Returns whether a batch is one row without padding; a batch without sequences may be padding."""
+    return batch["input_ids"].shape[0] == 1 and (not len(batch["ids"]) or bool(batch["attention_mask"].all()))
+
+
 def _row_of(batch: TreeBatch) -> dict[str, torch.Tensor]:
     """Returns a batch of one row under TRL's keys."""
-    same = ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k", "token_index")
+    unchanged = ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k", "token_index")
     return {
         "input_ids": batch["input_ids"][0],
         "position_ids": batch["position_ids"][0],
         "shift_labels": batch["labels"][0],
-        **{name: batch[name] for name in same},
+        **{name: batch[name] for name in unchanged},
         "tree_max_seqlens": torch.tensor(batch["tree_max_seqlens"]),
         **{
             name: batch[key]
