@@ -71,7 +71,7 @@ class ChatEncoder:
         for name, value, choices in (("cutoff", cutoff, Cutoff), ("turn_end", turn_end, TurnEnd)):
             if value not in get_args(choices):
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}")
-        self._wanted = TrainedTurns(roles=train_on, turns=train_turns)
+        self._trained_turns = TrainedTurns(roles=train_on, turns=train_turns)
         self._max_tokens = check_max_tokens(max_tokens)
         self._cutoff = cutoff
         self._tokenizer = load_chat_tokenizer(tokenizer)
@@ -99,7 +99,7 @@ class ChatEncoder:
 
         tools = _plain_tools(tools)
         template = compile_template(self._chat_template or self._tokenizer.template(None, has_tools=bool(tools)))
-        chat = check_conversation(as_messages(messages), self._wanted, self._ignored | template.words)
+        chat = check_conversation(as_messages(messages), self._trained_turns, self._ignored | template.words)
         check_contents(chat.messages)
         special_tokens = self._tokenizer.special_tokens
         given = {**self._options, **plain_data(dict(options or {}), "template options")}
@@ -125,7 +125,7 @@ class ChatEncoder:
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:
         """Encodes rendered conversations; does not refuse one that has no trained token or is too long."""
         encodings = self._tokenizer.encode([chat.text for chat in chats])
-        fitted = [self._fitting(chat, encoding) for chat, encoding in zip(chats, encodings, strict=True)]
+        fitted = [self._cut_to_fit(chat, encoding) for chat, encoding in zip(chats, encodings, strict=True)]
         return [encoded for encoded, _, _ in fitted]
 
     def explain(
@@ -140,7 +140,7 @@ class ChatEncoder:
 
     def explain_rendered(self, chat: "RenderedChat") -> ExplainedSequence:
         """Encodes a rendered conversation, and says where each of its tokens comes from."""
-        encoded, chat, encoding = self._fitting(chat, *self._tokenizer.encode([chat.text]))
+        encoded, chat, encoding = self._cut_to_fit(chat, *self._tokenizer.encode([chat.text]))
         return ExplainedSequence(
             text=chat.text,
             input_ids=encoded.input_ids,
@@ -149,7 +149,7 @@ class ChatEncoder:
             unused=tuple(chat.unused),
         )
 
-    def _fitting(self, chat: "RenderedChat", encoding: Any) -> "tuple[EncodedSequence, RenderedChat, Any]":
+    def _cut_to_fit(self, chat: "RenderedChat", encoding: Any) -> "tuple[EncodedSequence, RenderedChat, Any]":
         """Returns a sequence, cut if it is too long, with the rendering and the encoding that it was made from."""
         encoded = self._mask(chat, encoding)
         num_tokens = len(encoded)

@@ -15,7 +15,7 @@ from packhorse.sft.messages import Conversation
 Cutoff = Literal["oldest", "drop"]
 """What happens to a conversation that is too long: its oldest parts are cut, or it is dropped."""
 
-_OPENING = ("system", "developer")
+_NEVER_CUT_ROLES = ("system", "developer")
 """Roles of messages that are never cut."""
 
 
@@ -37,7 +37,7 @@ def without_oldest(chat: Conversation) -> Conversation | None:
         (['0', '3', '4'], (2,))
     """
     roles = [message["role"] for message in chat.messages]
-    begin = next((at for at, role in enumerate(roles) if role not in _OPENING), len(roles))
+    begin = next((at for at, role in enumerate(roles) if role not in _NEVER_CUT_ROLES), len(roles))
     end = next((at for at in range(begin + 1, len(roles)) if roles[at] == "user" and roles[at - 1] != "user"), None)
     if end is None:
         return None
@@ -69,7 +69,7 @@ def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[
     texts = {
         (number, part): text
         for number, message in enumerate(chat.messages)
-        if number not in chat.own and message["role"] not in _OPENING
+        if number not in chat.own and message["role"] not in _NEVER_CUT_ROLES
         for part, text in _texts(message.get("content"))
     }
     if not texts:

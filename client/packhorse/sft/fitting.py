@@ -13,7 +13,16 @@ from packhorse.sft.forms.template_forms import TEMPLATE_FORMS, Messages
 from packhorse.sft.messages import Conversation
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
 from packhorse.sft.tracing.provenance import Dump, Leaf, placed
-from packhorse.sft.unused import Shown, has_text, shown_of
+from packhorse.sft.unused import Shown, has_text
+
+
+class Fitted(NamedTuple):
+    """A conversation in one form, and its text."""
+
+    chat: Conversation
+    traced: TracedText
+    shown: Shown
+    """Which leaves came out in the text."""
 
 
 class _Faults(NamedTuple):
@@ -27,11 +36,11 @@ class _Faults(NamedTuple):
     """Texts of calls that were left out."""
 
 
-_REFUSED = _Faults(3, 0, 0)
+_REFUSED = _Faults(garbled=2, contents=0, calls=0)
 """Faults of a form that the template refuses; compares as more than those of any other form."""
 
 
-def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]) -> tuple[Conversation, TracedText]:
+def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]) -> Fitted:
     """Renders a conversation in the form with the fewest faults, and returns that form and its text.
 
     Forms build on each other: each of `TEMPLATE_FORMS` is applied to the best form so far, and stays if it has fewer
@@ -42,38 +51,44 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
         ValueError: the conversation cannot be converted to a form that the template might need.
     """
     best, refusal = chat, None
-    traced: TracedText | None = None  # the text of the best form; None while the template refuses every form
+    fitted: Fitted | None = None  # the best form with its text; None while the template refuses every form
     faults = _REFUSED
     try:
-        traced = template.trace(chat, variables)
-        faults = _faults(template, chat, variables, traced)
+        fitted = _rendered(template, chat, variables)
+        faults = _faults(fitted)
     except TemplateRefusal as error:
         refusal = error
     for form in TEMPLATE_FORMS:
         if not any(faults):
             break
-        messages = form(best.messages, traced is None)
+        messages = form(best.messages, fitted is None)
         if messages is None:
             continue
         tried = replace(best, messages=messages)
         try:
-            tried_text = template.trace(tried, variables)
+            tried_fitted = _rendered(template, tried, variables)
         except TemplateRefusal:
-            if traced is None:  # a refused form stays: a later form may remove what is refused in it
+            if fitted is None:  # a refused form stays: a later form may remove what is refused in it
                 best = tried
             continue
-        tried_faults = _faults(template, tried, variables, tried_text)
+        tried_faults = _faults(tried_fitted)
         if tried_faults < faults:
-            best, traced, faults = tried, tried_text, tried_faults
-    if traced is None:
+            best, fitted, faults = tried, tried_fitted, tried_faults
+    if fitted is None:
         assert refusal is not None
         raise refusal
-    return best, traced
+    return fitted
 
 
-def _faults(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText) -> _Faults:
+def _rendered(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]) -> Fitted:
+    """Renders a conversation in the form that it has; raises a TemplateRefusal if the template refuses it."""
+    traced = template.trace(chat, variables)
+    return Fitted(chat, traced, Shown(template, chat, variables, traced))
+
+
+def _faults(fitted: Fitted) -> _Faults:
     """Counts a form's faults."""
-    shown = shown_of(template, chat, variables, traced)
+    chat, traced, shown = fitted
     contents = _contents_left_out(chat, traced, shown)
     contents += sum(not shown.changes(others) for others in _without_objects(chat.messages))
     calls = sum(_is_of_call(leaf) and not shown.has(leaf) for leaf in traced.trace.leaves)

@@ -82,13 +82,13 @@ class Conversation:
 
 
 def check_conversation(
-    messages: Sequence[Mapping[str, Any]], wanted: TrainedTurns, known: Collection[str] = ()
+    messages: Sequence[Mapping[str, Any]], trained_turns: TrainedTurns, known: Collection[str] = ()
 ) -> Conversation:
     """Checks messages, copies them as plain data, and applies the flags that leave a message out of training.
 
     Args:
         messages: the messages, each with a role.
-        wanted: which messages are trained on, if no flag leaves them out.
+        trained_turns: which messages are trained on, if no flag leaves them out.
         known: further keys that may look like flags, because the template reads them or the user ignores them.
 
     Raises:
@@ -115,11 +115,11 @@ def check_conversation(
             if not isinstance(value, str):
                 _check_key(number, key, value, known)
         plain.append(_with_reasoning(number, _with_calls(number, fields)))
-        if fields["role"] in wanted.roles:
+        if fields["role"] in trained_turns.roles:
             own.append(number)
             if all(flags):
                 trained.append(number)
-    candidates = own[-1:] if wanted.turns == "last" else own
+    candidates = own[-1:] if trained_turns.turns == "last" else own
     return Conversation(plain, tuple(own), frozenset(trained).intersection(candidates))
 
 

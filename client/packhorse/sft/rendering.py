@@ -78,14 +78,14 @@ def render_chat(
         TemplateRefusal: the template does not render the conversation.
         ValueError: the text does not show where a turn is, or a field cannot have the form that the template needs.
     """
-    chat, traced = fit(template, chat, variables)
+    chat, traced, shown = fit(template, chat, variables)
     turns = find_turns(template, chat, variables, traced, marks)
     if turn_end == "next":
         turns = tuple(_with_next_mark(turn, traced, marks) for turn in turns)
     return RenderedChat(
         text=traced.text,
         turns=turns,
-        unused=unused_fields(template, chat, variables, traced),
+        unused=unused_fields(chat, traced, shown),
         conversation=chat,
         runs=traced.runs,
         template=template,

@@ -1,4 +1,4 @@
-"""`unused_fields`: which fields of a row are missing from its rendered text.
+"""`Shown` and `unused_fields`: which texts of a row came out in its rendered text, and which fields are missing.
 
 Owns finding the texts of a row that did not come out, and naming their fields. Leaves the origins of characters to
 `sft.tracing.provenance`. A leaf is one text in a row, such as a content or a function's name; see `Leaf` there.
@@ -6,7 +6,7 @@ Owns finding the texts of a row that did not come out, and naming their fields. 
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from packhorse.sft.forms.plain_data import WORDS_MARK
 from packhorse.sft.messages import REASONING, Conversation
@@ -17,15 +17,6 @@ _WIRING = ("id", "type", "tool_call_id", "index", "call_id")
 """Keys of a message, call or part that connect parts of a row, and say nothing to a model."""
 _SCHEMA = ("type", "required", "enum")
 """Keys of a tool's JSON schema that templates often leave out, so they are not reported."""
-
-
-def shown_of(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText) -> "Shown":
-    """Returns which leaves of a row came out in its text; the result is kept with the trace, for the next call."""
-    of_text, shown = traced.trace.shown
-    if of_text is not traced:
-        shown = Shown(template, chat, variables, traced)
-        traced.trace.shown = (traced, shown)
-    return cast(Shown, shown)
 
 
 class Shown:
@@ -105,15 +96,12 @@ class Shown:
         return "".join([*rest, leaf.text[at:]]).strip()
 
 
-def unused_fields(
-    template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
-) -> dict[str, int]:
+def unused_fields(chat: Conversation, traced: TracedText, shown: Shown) -> dict[str, int]:
     """Returns the fields that are missing from a row's text → number of their values that are missing.
 
     Names are such as `messages.content`, `messages.tool_calls.arguments` or `tools`, with ", in part" if some of a
     text came out.
     """
-    shown = shown_of(template, chat, variables, traced)
     silent = _silent_messages(chat, traced, shown)
     found: dict[str, int] = {}
     of_tools = [leaf for leaf in traced.trace.leaves if leaf.message is None and leaf.text.strip()]

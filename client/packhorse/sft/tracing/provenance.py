@@ -228,10 +228,10 @@ class Traced(str):
         runs: list[Run] = []
         at = 0
         for length, source, place, writer, is_generated in self._runs:
-            first, last = max(begin - at, 0), min(end - at, length)
-            if first < last:
-                new_place = _UNKNOWN if place == _UNKNOWN else place + first
-                runs.append(Run(last - first, source, new_place, writer, is_generated))
+            run_begin, run_end = max(begin - at, 0), min(end - at, length)
+            if run_begin < run_end:
+                new_place = _UNKNOWN if place == _UNKNOWN else place + run_begin
+                runs.append(Run(run_end - run_begin, source, new_place, writer, is_generated))
             at += length
         return Traced(text, tuple(runs), self._trace)
 
@@ -244,16 +244,21 @@ def joined(parts: Iterable[str]) -> str:
 
 def _with_origins(text: str, parts: Sequence[str]) -> str:
     """Returns `text`, the parts joined, with the parts' origins; as it is if no part belongs to a trace."""
-    for part in parts:
-        if type(part) is Traced and part._trace is not None:
-            break
-    else:
+    trace = _trace_among(parts)
+    if trace is None:
         return text
-    trace = part._trace
     runs: list[Run] = []
     for part in parts:
         trace.collect(part, runs)
     return Traced(text, tuple(runs), trace)
+
+
+def _trace_among(parts: Sequence[str]) -> Collector | None:
+    """Returns the record to which the first traced part belongs; None if no part belongs to one."""
+    for part in parts:
+        if type(part) is Traced and part._trace is not None:
+            return part._trace
+    return None
 
 
 def written(value: Any) -> Any:

@@ -33,7 +33,7 @@ class Trace:
     variables.
     """
 
-    __slots__ = ("_own", "_position", "_stack", "is_crossed", "leaves", "messages", "shown", "tools", "writer")
+    __slots__ = ("_own", "_position", "_stack", "is_crossed", "leaves", "messages", "tools", "writer")
 
     def __init__(self, messages: Sequence[Mapping[str, Any]], own: Iterable[int], tools: Any = None) -> None:
         """Copies a row with traced texts, to `messages` and `tools`; `own` are the messages that the model wrote."""
@@ -45,8 +45,6 @@ class Trace:
         """Number of the message whose iteration is running; None if none is."""
         self.is_crossed = False
         """Whether one iteration wrote text that was made by the iteration of another message, which is the model's."""
-        self.shown: tuple[Any, Any] = (None, None)
-        """Cache of `sft.unused`: (the traced text, which leaves came out in it)."""
         self._own = frozenset(own)
         self._position = {id(message): number for number, message in enumerate(self.messages)}
         self._stack: list[int | None] = []  # of each loop or macro that is running, outermost first: its message
