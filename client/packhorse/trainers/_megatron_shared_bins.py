@@ -1,7 +1,7 @@
 """Megatron's dynamic context parallelism: this rank's micro-batches of bins that several ranks share.
 
-`open_shared_bins` opens them, by a given rule or the dataset's; `SharedBins` makes a micro-batch of each, and adds up
-an optimizer step's sums. Leaves dividing a bin to `packhorse.parallel`, and the iterator to `megatron`.
+`open_shared_bins` opens them, by the user's rule or the dataset's; `SharedBins` makes a micro-batch of each, and adds
+up an optimizer step's sums. Leaves dividing a bin to `packhorse.parallel`, and the iterator to `megatron`.
 """
 
 from dataclasses import dataclass, replace
@@ -59,7 +59,8 @@ class SharedBins:
         - `cu_seqlens`: offsets of lengths; `cu_seqlens_padded`: offsets of rooms; int32 [n + 1] each.
         - `max_seqlen`: the longest room; `local_cp_size`: the ranks that share the sequences; int32 [] each.
 
-        A rank without sequences gets a sequence of padding without loss.
+        A rank without sequences gets a sequence of padding without loss, which `padding_mask` does not mark: Megatron
+        divides the auxiliary loss of experts by the number of unmarked tokens, and 0 of them would make it NaN.
         """
         part = context_batch(batch, self.rule, self.rank, layout=None)
         device, offsets, lengths = part.input_ids.device, part.cu_seqlens.long(), part.lengths
@@ -86,6 +87,30 @@ class SharedBins:
         }
 
 
+def open_shared_bins(
+    data: PackedData, rule_or_true: ContextRule | bool, state: Any, tensor_parallel_size: int, seq_length: int | None
+) -> tuple[PackedDataLoader, SharedBins]:
+    """Opens the loader of the bins that this rank shares with others, and returns it with what makes micro-batches.
+
+    `rule_or_true` is the rule, or True for the dataset's. `state` is Megatron's parallel state; None if that is not
+    initialised.
+    """
+    rule = _rule_of_dataset(data) if isinstance(rule_or_true, bool) else rule_or_true
+    options, process_group = data.loader or LoaderOptions(), None
+    if state is None or options.rank is not None:
+        rank, num_ranks = find_rank(options.rank)
+    else:
+        rank = state.get_data_parallel_rank(with_context_parallel=True)
+        num_ranks = state.get_data_parallel_world_size(with_context_parallel=True)
+        if num_ranks > rule.max_context_parallel:
+            process_group = state.get_data_parallel_group(with_context_parallel=True)
+    if seq_length not in (None, rule.max_seq_len):
+        raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
+    options = replace(options, rank=rule.of_loader(rank, num_ranks))
+    loader = replace(data, loader=options).open(batch_size=1)
+    return loader, SharedBins(rule, rank, tensor_parallel_size, process_group)
+
+
 def _rule_of_dataset(data: PackedData) -> ContextRule:
     """Asks the server for the rule by which ranks share the dataset's bins; a ValueError if it has none."""
     target, dataset, _ = resolve_folder(data.target, data.dataset, data.tokens)
@@ -102,26 +127,3 @@ def _rule_of_dataset(data: PackedData) -> ContextRule:
             "so, or give a ContextRule"
         )
     return rule
-
-
-def open_shared_bins(
-    data: PackedData, given: ContextRule | bool, state: Any, tensor_parallel_size: int, seq_length: int | None
-) -> tuple[PackedDataLoader, SharedBins]:
-    """Opens the loader of the bins that this rank shares with others, and returns it with what makes micro-batches.
-
-    `given` is the rule, or True for the dataset's. `state` is Megatron's parallel state, None if not initialised.
-    """
-    rule = _rule_of_dataset(data) if isinstance(given, bool) else given
-    options, process_group = data.loader or LoaderOptions(), None
-    if state is None or options.rank is not None:
-        rank, num_ranks = find_rank(options.rank)
-    else:
-        rank = state.get_data_parallel_rank(with_context_parallel=True)
-        num_ranks = state.get_data_parallel_world_size(with_context_parallel=True)
-        if num_ranks > rule.max_context_parallel:
-            process_group = state.get_data_parallel_group(with_context_parallel=True)
-    if seq_length not in (None, rule.max_seq_len):
-        raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
-    options = replace(options, rank=rule.of_loader(rank, num_ranks))
-    loader = replace(data, loader=options).open(batch_size=1)
-    return loader, SharedBins(rule, rank, tensor_parallel_size, process_group)

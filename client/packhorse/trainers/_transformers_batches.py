@@ -1,6 +1,6 @@
 """The batches that Hugging Face's Trainer iterates over, for training and for validation, without their cursors.
 
-Owns which batches of a resumed epoch remain, and the share of the epoch that is done. Leaves the Trainer's counts and
+Owns which batches of a resumed epoch remain, and the number of epochs that are done. Leaves the Trainer's counts and
 the cursor in its checkpoints to `transformers`, and making the batches to `packhorse.client.loading`.
 """
 
@@ -43,10 +43,10 @@ class TrainingBatches:
         if self.num_left == 0:
             self.set_epoch(self.epoch + 1)
 
-    def share_of_epoch(self, counted: float) -> float:
+    def epochs_done(self, counted_epochs: float) -> float:
         """Returns the epochs done, from the Trainer's number, which counts the remaining batches as a whole epoch."""
-        left_at_begin = self.num_left / max(self._length, self.num_left)
-        return self.epoch + 1 - left_at_begin * (self.epoch + 1 - counted)
+        share_left = self.num_left / max(self._length, self.num_left)  # of the epoch, when this process began it
+        return self.epoch + 1 - share_left * (self.epoch + 1 - counted_epochs)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the cursor of the last returned batch."""

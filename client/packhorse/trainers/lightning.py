@@ -60,7 +60,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         self._data = data
         self._validation = validation
         self._epochs: _TrainerEpochs | None = None
-        self._validated: ValidationBatches | None = None
+        self._validation_batches: ValidationBatches | None = None
         self._resumed: Mapping[str, Any] | None = None
 
     def train_dataloader(self) -> "_TrainerEpochs":
@@ -70,17 +70,17 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
             self._epochs.close()
             if state is None and self._epochs.belongs_to(self.trainer):
                 state = self._epochs.trained_state()
-        self._epochs = _TrainerEpochs(self._data.open(loader=self._of_trainer()), self.trainer, state)
+        self._epochs = _TrainerEpochs(self._data.open(loader=self._trainer_options()), self.trainer, state)
         return self._epochs
 
     def val_dataloader(self) -> ValidationBatches | list[Any]:
         """Returns this process's validation batches; an empty list without validation data."""
         if self._validation is None:
             return []
-        if self._validated is None:
+        if self._validation_batches is None:
             data = self._validation.with_defaults(self._data)
-            self._validated = ValidationBatches(data.open(loader=self._of_trainer()))
-        return self._validated
+            self._validation_batches = ValidationBatches(data.open(loader=self._trainer_options()))
+        return self._validation_batches
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the cursor of the last batch trained on, for the Trainer's checkpoints."""
@@ -99,11 +99,11 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
 
     def teardown(self, stage: str) -> None:
         """Ends the workers."""
-        for batches in (self._epochs, self._validated):
+        for batches in (self._epochs, self._validation_batches):
             if batches is not None:
                 batches.close()
 
-    def _of_trainer(self) -> LoaderOptions:
+    def _trainer_options(self) -> LoaderOptions:
         """Returns the loader's options that the Trainer knows: device, rank and world size."""
         trainer = self.trainer
         return LoaderOptions(device=trainer.strategy.root_device, rank=(trainer.global_rank, trainer.world_size))
@@ -126,10 +126,10 @@ class _TrainerEpochs:
         self._loader = loader
         self._trainer = trainer
         self._length: int | None = None
-        done = self._go_to(state)
+        num_done = self._go_to(state)
         self._epoch = loader.epoch
         self._states = {self._num_trained: loader.state_dict()}  # batches trained on → the cursor after them
-        self._set_counts(done)
+        self._set_counts(num_done)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches of the epoch that the Trainer counts when the first batch is requested."""
@@ -202,9 +202,9 @@ class _TrainerEpochs:
         if state is None:
             return 0
         loader.load_state_dict(state)
-        done = self._length - len(loader)
-        if done < self._limited(self._length):
-            return done
+        num_done = self._length - len(loader)
+        if num_done < self._limited(self._length):
+            return num_done
         loader.set_epoch(loader.epoch + 1)
         self._length = len(loader)
         return 0
@@ -214,45 +214,45 @@ class _TrainerEpochs:
         limit: int | float = self._trainer.limit_train_batches
         return min(length, limit) if isinstance(limit, int) else int(length * limit)
 
-    def _set_counts(self, done: int | None) -> None:
-        """Sets the Trainer's counts to this epoch with `done` batches, if they differ.
+    def _set_counts(self, num_done: int | None) -> None:
+        """Sets the Trainer's counts to this epoch with `num_done` batches, if they differ.
 
-        If `done` is None, epochs have no length, and the Trainer's own count of batches stays.
+        If `num_done` is None, epochs have no length, and the Trainer's own count of batches stays.
         """
         fit_loop: Any = self._trainer.fit_loop
         epochs, batches = fit_loop.epoch_progress.current, fit_loop.epoch_loop.batch_progress
         is_ended = epochs.processed == epochs.ready
-        if done is None:
-            done = batches.current.processed if self._loader.state_dict()["position"] else 0
+        if num_done is None:
+            num_done = batches.current.processed if self._loader.state_dict()["position"] else 0
         if is_ended:
             counted = epochs.processed, 0
         elif batches.is_last_batch:
             counted = epochs.processed + 1, 0
         else:
             counted = epochs.processed, batches.current.processed
-        self._warn_of_end(done)
-        if counted != (self._epoch, done) or (is_ended and batches.is_last_batch):
-            self._write_counts(done)
+        self._warn_of_end(num_done)
+        if counted != (self._epoch, num_done) or (is_ended and batches.is_last_batch):
+            self._write_counts(num_done)
 
-    def _write_counts(self, done: int) -> None:
-        """Makes the Trainer continue in this epoch, after `done` of its batches."""
+    def _write_counts(self, num_done: int) -> None:
+        """Makes the Trainer continue in this epoch, after `num_done` of its batches."""
         fit_loop: Any = self._trainer.fit_loop
         epochs, batches = fit_loop.epoch_progress.current, fit_loop.epoch_loop.batch_progress
         epochs.processed = epochs.completed = self._epoch
-        epochs.ready = epochs.started = self._epoch + 1 if done else self._epoch
+        epochs.ready = epochs.started = self._epoch + 1 if num_done else self._epoch
         vars(fit_loop.epoch_progress.total).update(vars(epochs))
-        difference = done - batches.current.processed
+        difference = num_done - batches.current.processed
         for name in ("ready", "started", "processed", "completed"):
             setattr(batches.current, name, getattr(batches.current, name) + difference)
         batches.is_last_batch = False
         fit_loop.restarting = True  # Lightning resets it if no epoch has begun
 
-    def _warn_of_end(self, done: int) -> None:
+    def _warn_of_end(self, num_done: int) -> None:
         """Warns if the Trainer would end before the epoch that is to be finished."""
         max_epochs = self._trainer.max_epochs  # None or -1: no limit
-        if done and max_epochs is not None and -1 < max_epochs <= self._epoch:
+        if num_done and max_epochs is not None and -1 < max_epochs <= self._epoch:
             warnings.warn(
-                f"the cursor is within epoch {self._epoch}, after {done:,} of its batches, but Trainer(max_epochs="
+                f"the cursor is within epoch {self._epoch}, after {num_done:,} of its batches, but Trainer(max_epochs="
                 f"{max_epochs}) ends before it: nothing is trained. Epoch {self._epoch} is finished with "
                 f"max_epochs={self._epoch + 1}",
                 stacklevel=2,

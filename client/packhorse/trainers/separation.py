@@ -1,4 +1,4 @@
-"""Tests, before training, whether a model keeps packed sequences apart.
+"""`sees_other_sequences`: tests, before training, whether a model keeps packed sequences apart.
 
 Some models of transformers make their mask without `position_ids` (gpt-oss, OPT, BLOOM, Falcon, MPT), and some layers
 pass state from token to token (Mamba). Such a model trains on packed rows without an error, but every sequence sees the
@@ -98,16 +98,16 @@ def check_takes_trees(model: Any) -> None:
         )
 
 
-def _gradients(model: Any, embeddings: nn.Module, given: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+def _gradients(model: Any, embeddings: nn.Module, batch: dict[str, Any]) -> tuple[torch.Tensor, ...]:
     """Returns the gradient of the last sequence's logits with respect to each `_LENGTH` embeddings of the row."""
     device = next(embeddings.parameters()).device
-    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
-    seen: list[torch.Tensor] = []
+    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+    embedded: list[torch.Tensor] = []
 
     def watch(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
         """Makes the embeddings a leaf whose gradient can be taken."""
-        seen.append(output.detach().requires_grad_())
-        return seen[-1]
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
 
     hook = embeddings.register_forward_hook(watch)
     try:
@@ -115,7 +115,7 @@ def _gradients(model: Any, embeddings: nn.Module, given: dict[str, Any]) -> tupl
             logits = getattr(model(**inputs, use_cache=False), "logits", None)
             if logits is None:
                 raise ValueError(f"the output of {type(model).__name__} has no logits")
-            [gradient] = torch.autograd.grad(logits[:, -_LENGTH:].float().square().sum(), seen[:1])
+            [gradient] = torch.autograd.grad(logits[:, -_LENGTH:].float().square().sum(), embedded[:1])
     finally:
         hook.remove()
     return torch.split(gradient, _LENGTH, dim=1)

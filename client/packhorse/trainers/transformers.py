@@ -56,7 +56,7 @@ class PackhorseCursor(TrainerCallback, ExportableState):
         """Stores the cursor of the step's last batch, and corrects the Trainer's number of epochs done."""
         batches: TrainingBatches = kwargs["train_dataloader"]
         self.cursor = batches.state_dict()
-        state.epoch = batches.share_of_epoch(state.epoch)
+        state.epoch = batches.epochs_done(state.epoch)
 
     def state(self) -> dict[str, Any]:
         """Returns the callback's entry in `trainer_state.json`."""
@@ -165,12 +165,11 @@ class PackedTrainerMixin(_AnyTrainer):
             **options,
         )
         # The trainer has prepared other datasets; PackedData takes the place of its stand-in again.
-        given: Any = self.eval_dataset
         if isinstance(eval_dataset, dict):
-            given = given | {name: data for name, data in eval_dataset.items() if isinstance(data, PackedData)}
+            packed = {name: data for name, data in eval_dataset.items() if isinstance(data, PackedData)}
+            self.eval_dataset = self.eval_dataset | packed
         elif isinstance(eval_dataset, PackedData):
-            given = eval_dataset
-        self.eval_dataset = given
+            self.eval_dataset = eval_dataset
         self.train_dataset = train_dataset
         self._refuse_what_cuts_rows()
         self.add_callback(PackhorseCursor())
