@@ -107,17 +107,17 @@ def _dataset_facts(
 
 def _digest_facts(after: Sequence[_Server]) -> list[dict[str, Any]]:
     """Returns how many streams and runs use each digest. The folder of a digest in use must stay on disk."""
-    of_digests: dict[tuple[str, str], list[_Stream]] = defaultdict(list)
+    streams_of_digests: dict[tuple[str, str], list[_Stream]] = defaultdict(list)
     for stream in (stream for server in after for stream in server.streams if stream.digest):
-        of_digests[stream.dataset, stream.digest].append(stream)
+        streams_of_digests[stream.dataset, stream.digest].append(stream)
     return [
         {
             "dataset": dataset,
             "digest": digest,
             "streams": len(streams),
-            "runs": len({(s.epoch, s.seed) for s in streams}),
+            "runs": len({(stream.epoch, stream.seed) for stream in streams}),
         }
-        for (dataset, digest), streams in sorted(of_digests.items())
+        for (dataset, digest), streams in sorted(streams_of_digests.items())
     ]
 
 

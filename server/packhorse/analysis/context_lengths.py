@@ -58,18 +58,21 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
         [(1, 4), (2, 4), (4, 4), (8, 2), (16, 1), (32, 1)]
     """
     manifest, rule, lengths = dataset.manifest, rule_of(dataset), lengths_before(dataset)
-    own = manifest.max_seq_len
+    own_max_seq_len = manifest.max_seq_len
     if manifest.resources and manifest.groups:  # `lengths` lacks the groups that were left out
         num_dropped, lost_tokens = manifest.groups.num_dropped, manifest.over_length.tokens
-        return [replace(_at(dataset, lengths, own), sequences_cut=num_dropped, tokens_cut=lost_tokens)]
-    powers = {1 << bits for bits in range(31) if own / _SHORTER <= 1 << bits <= own * _LONGER}
+        return [
+            replace(_figures_at(dataset, lengths, own_max_seq_len), sequences_cut=num_dropped, tokens_cut=lost_tokens)
+        ]
+    shortest, longest = own_max_seq_len / _SHORTER, own_max_seq_len * _LONGER
+    powers = {1 << bits for bits in range(31) if shortest <= 1 << bits <= longest}
     drops = options_of(dataset).over_length == "drop"
-    least = min(lengths) if drops else 1  # so that something is left to plan
-    sizes = [size for size in sorted(powers | {own}) if replace(rule, max_seq_len=size).longest >= least]
-    return [_at(dataset, lengths, size) for size in sizes]
+    needed = min(lengths) if drops else 1  # the length that must fit a bin, so that something is left to plan
+    sizes = [size for size in sorted(powers | {own_max_seq_len}) if replace(rule, max_seq_len=size).longest >= needed]
+    return [_figures_at(dataset, lengths, size) for size in sizes]
 
 
-def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) -> ContextLength:
+def _figures_at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) -> ContextLength:
     """Returns the figures for one context length; `lengths` are those before the over-length policy."""
     options = options_of(dataset)
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,7 +152,7 @@ def context_plan(
         for part in parts[template]:
             shared[part.num_ranks] = shared.get(part.num_ranks, SharedWork(num_ranks=part.num_ranks)) + part
     price = price_of(bandwidth)
-    times = {template: _times(parts[template], rule, price) for template in parts}
+    times = {template: _bin_times(parts[template], rule, price) for template in parts}
     times_of_bins = np.array([times[template] for template in templates])
     return ContextPlan(
         rule=rule,
@@ -241,22 +242,33 @@ def _parts(template: Sequence[int], rule: ContextRule) -> list[SharedWork]:
     return [SharedWork(num_ranks=ranks, tokens=sum(rooms), cost=sum(map(rule.cost, rooms))) for ranks, rooms in parts]
 
 
-def _times(parts: Sequence[SharedWork], rule: ContextRule, price: float) -> tuple[float, float, float]:
-    """Returns (cost of a bin, time of the mean rank, time of the slowest rank), all in units of cost."""
+class _BinTimes(NamedTuple):
+    """How long the ranks that share a bin take, in units of cost."""
+
+    cost: float
+    """Cost of the bin, without communication."""
+    mean_rank: float
+    """Time of the mean rank."""
+    slowest_rank: float
+    """Time of the slowest rank."""
+
+
+def _bin_times(parts: Sequence[SharedWork], rule: ContextRule, price: float) -> _BinTimes:
+    """Returns how long the ranks of a bin take; `price` is that of `price_of`."""
     times = [each.cost + price * each.num_received for each in parts]  # summed over the ranks of each part
     slowest = max(time / each.num_ranks for time, each in zip(times, parts, strict=True))
-    return float(sum(each.cost for each in parts)), sum(times) / rule.max_context_parallel, slowest
+    return _BinTimes(float(sum(each.cost for each in parts)), sum(times) / rule.max_context_parallel, slowest)
 
 
 def _waiting(times_of_bins: NDArray[np.float64], context_groups: int, accumulation: int) -> float | None:
     """Returns the time that ranks wait at micro-steps, as a share of their own time; None if there are no bins.
 
-    `times_of_bins` has the `_times` of each bin: float64 [n, 3]. n is a multiple of the bins in an optimizer step.
+    `times_of_bins` has the `_BinTimes` of each bin: float64 [n, 3]. n is a multiple of the bins in an optimizer step.
     """
     if not len(times_of_bins):
         return None
     costs, means, slowest = (column.reshape(-1, accumulation * context_groups) for column in times_of_bins.T)
     keys = np.arange(len(costs), dtype=np.uint64)
-    taken = arrange(costs.astype(np.int64), Balance.MICRO_STEP, accumulation, context_groups, keys)
-    of_micro_steps = np.take_along_axis(slowest, taken.reshape(costs.shape), axis=1).reshape(-1, context_groups)
+    order = arrange(costs.astype(np.int64), Balance.MICRO_STEP, accumulation, context_groups, keys)
+    of_micro_steps = np.take_along_axis(slowest, order.reshape(costs.shape), axis=1).reshape(-1, context_groups)
     return float(of_micro_steps.max(axis=1).sum() * context_groups / means.sum() - 1)

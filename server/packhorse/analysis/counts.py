@@ -55,7 +55,7 @@ def read_histogram(path: Path) -> HistogramInput:
             name=dataset.name,
             counts=lengths_before(dataset),
             options=options_of(dataset),
-            budgets=_budgets(dataset.manifest),
+            budgets=_budgets_sentence(dataset.manifest),
         )
     if path.suffix == ".parquet":
         return _of_entries(path, _parquet_entries(path))
@@ -73,7 +73,8 @@ def read_histogram(path: Path) -> HistogramInput:
     return _of_entries(path, entries)
 
 
-def _budgets(manifest: Manifest) -> str:
+def _budgets_sentence(manifest: Manifest) -> str:
+    """Returns the sentence about caps of resources; empty if no resource has a cap."""
     caps = ", ".join(f"{each.cap:,} {each.name}" for each in manifest.resources if each.cap is not None)
     if not caps:
         return ""

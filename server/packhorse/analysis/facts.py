@@ -14,7 +14,7 @@ from packhorse.analysis.report import dataset_report
 from packhorse.dataset import MixtureDataset, PreparedDataset
 from packhorse.topology import Topology
 
-_LENGTH_BINS, _FULLNESS_BINS = 60, 40
+_LENGTH_BARS, _FULLNESS_BARS = 60, 40
 """Bars of the two histograms."""
 _WORLD_SIZE = 8
 """Ranks of the run whose waiting is shown; a quarter and four times as many ranks are shown too."""
@@ -86,7 +86,7 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
 def _lengths(dataset: PreparedDataset) -> dict[str, list[float]]:
     """Returns the histogram of rooms: "edges" in tokens, and "counts" of sequences or groups between them."""
     plan = dataset.plan
-    counts, edges = np.histogram(plan.rooms, bins=_LENGTH_BINS, weights=plan.counts)
+    counts, edges = np.histogram(plan.rooms, bins=_LENGTH_BARS, weights=plan.counts)
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 
@@ -94,5 +94,5 @@ def _fullness(dataset: PreparedDataset) -> dict[str, list[float]]:
     """Returns the histogram of bins by fullness: "edges" in [0, 1], and "counts" of bins between them."""
     sums = np.array([sum(template) for template in dataset.templates])
     share = sums / dataset.manifest.max_seq_len
-    counts, edges = np.histogram(share, _FULLNESS_BINS, (0.0, 1.0), weights=list(dataset.templates.values()))
+    counts, edges = np.histogram(share, _FULLNESS_BARS, (0.0, 1.0), weights=list(dataset.templates.values()))
     return {"edges": edges.tolist(), "counts": counts.tolist()}

@@ -19,9 +19,11 @@ LOOKED_SECONDS = 10.0
 """Seconds after the last look at which the child is stopped. The page looks every three seconds."""
 
 _POLL_SECONDS = 0.2
-_MOST_SECONDS = 600
-"""The most seconds that a child may take. Its own alarm ends it, so it ends even if its parent is gone."""
+_CHILD_LIMIT_SECONDS = 600
+"""How long a child may take. Its own alarm ends it, so it ends even if its parent is gone."""
 
+_NICENESS = 10
+"""What is added to the child's niceness, so that it has a lower priority than the servers."""
 _CHILD = "from packhorse.analysis.figures import print_figures; print_figures()"
 _LOG = logging.getLogger(__name__)
 
@@ -37,20 +39,22 @@ class CostlyFacts:
         self._root = root
         self._lock = threading.Lock()
         self._made: dict[str, dict[str, Any] | str] = {}  # by digest
-        self._wanted: dict[str, tuple[str, float]] = {}  # digest → (name of a dataset with it, time of the last look)
+        self._looked_at: dict[
+            str, tuple[str, float]
+        ] = {}  # digest → (name of a dataset with it, time of the last look)
         self._is_making = False
 
     def of(self, digest: str) -> dict[str, Any] | str | None:
         """Returns the figures of a digest, or why they are not there ("computing", "failed"); None if nobody asked."""
         with self._lock:
-            return "computing" if digest in self._wanted else self._made.get(digest)
+            return "computing" if digest in self._looked_at else self._made.get(digest)
 
     def request(self, name: str, digest: str) -> None:
         """Notes that somebody looks at a dataset's figures now, and begins computing them if they are not there."""
         with self._lock:
             if digest in self._made:
                 return
-            self._wanted[digest] = name, time.monotonic()
+            self._looked_at[digest] = name, time.monotonic()
             if not self._is_making:
                 self._is_making = True
                 threading.Thread(target=self._make_all, name="figures", daemon=True).start()
@@ -64,18 +68,18 @@ class CostlyFacts:
         """Computes figures until nobody looks at a dataset that lacks them; the work of the thread."""
         while True:
             with self._lock:
-                self._wanted = {
+                self._looked_at = {
                     digest: (name, looked)
-                    for digest, (name, looked) in self._wanted.items()
+                    for digest, (name, looked) in self._looked_at.items()
                     if time.monotonic() - looked < LOOKED_SECONDS
                 }
-                if not self._wanted:
+                if not self._looked_at:
                     self._is_making = False
                     return
-                digest, (name, _) = next(iter(self._wanted.items()))
+                digest, (name, _) = next(iter(self._looked_at.items()))
             made = self._make(name, digest)
             with self._lock:
-                self._wanted.pop(digest, None)
+                self._looked_at.pop(digest, None)
                 if made is not None:
                     self._made[digest] = made
 
@@ -94,7 +98,7 @@ class CostlyFacts:
                     break
                 except subprocess.TimeoutExpired:
                     with self._lock:
-                        _, looked = self._wanted[digest]
+                        _, looked = self._looked_at[digest]
                     if time.monotonic() - looked >= LOOKED_SECONDS:
                         child.kill()
                         return None
@@ -113,8 +117,8 @@ def print_figures() -> None:
     from packhorse.analysis import costly_facts
     from packhorse.dataset import open_prepared
 
-    os.nice(10)
-    signal.alarm(_MOST_SECONDS)
+    os.nice(_NICENESS)
+    signal.alarm(_CHILD_LIMIT_SECONDS)
     path, digest = sys.argv[1:]
     dataset = open_prepared(path, check_pool=False)
     is_same = dataset.manifest.digest == digest

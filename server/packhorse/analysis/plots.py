@@ -7,6 +7,7 @@ when they draw.
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 
@@ -28,13 +29,24 @@ _LINEAR_PERCENT = 0.001
 
 _BLUE, _GREEN, _RED = "#4c72b0", "#55a868", "#c44e52"
 
-_WAITS = (
-    (Balance.NONE, True, "at every step", _RED, "-"),
-    (Balance.MICRO_STEP, True, "the same, --balance micro-step", _GREEN, "-"),
-    (Balance.NONE, False, "at optimizer steps", _RED, "--"),
-    (Balance.OPTIMIZER_STEP, False, "the same, --balance optimizer-step", _GREEN, "--"),
+
+class _WaitingLine(NamedTuple):
+    """A line of a panel of waiting."""
+
+    balance: Balance
+    at_steps: bool
+    """Whether ranks wait at every step; otherwise at optimizer steps only."""
+    label: str
+    color: str
+    style: str
+
+
+_WAITING_LINES = (
+    _WaitingLine(Balance.NONE, True, "at every step", _RED, "-"),
+    _WaitingLine(Balance.MICRO_STEP, True, "the same, --balance micro-step", _GREEN, "-"),
+    _WaitingLine(Balance.NONE, False, "at optimizer steps", _RED, "--"),
+    _WaitingLine(Balance.OPTIMIZER_STEP, False, "the same, --balance optimizer-step", _GREEN, "--"),
 )
-"""Lines of a waiting panel: (balance, whether ranks wait at every step, label, color, line style)."""
 
 
 def save_plot(report: DatasetReport, path: Path) -> None:
@@ -122,20 +134,21 @@ def _draw_padding(axes: Axes, choices: Sequence[ContextLength], own: int) -> Non
     axes.legend()
 
 
-def _draw_waiting(axes: Axes, rows: Sequence[WaitingRow], over: str, title: str, own: int) -> None:
+def _draw_waiting(axes: Axes, rows: Sequence[WaitingRow], field: str, title: str, own_value: int) -> None:
     """Draws GPU time lost to waiting over one field of the rows ("world_size" or "max_seq_len").
 
-    Rows that could not be measured are left out. `own` is the run's value of the field, marked by a vertical line.
+    Rows that could not be measured are left out. A vertical line marks `own_value`, the run's value of the field.
     """
     measured = [row for row in rows if row.waiting is not None]
-    for balance, at_steps, label, color, style in _WAITS:
-        shares = [100 * (row.idle(balance, at_steps=at_steps) or 0.0) for row in measured]
-        axes.plot([getattr(row, over) for row in measured], shares, style, marker="o", label=label, color=color)
-    axes.axvline(own, color="grey", linestyle=":", label="this run")
+    for line in _WAITING_LINES:
+        percents = [100 * (row.idle(line.balance, at_steps=line.at_steps) or 0.0) for row in measured]
+        values = [getattr(row, field) for row in measured]
+        axes.plot(values, percents, line.style, marker="o", label=line.label, color=line.color)
+    axes.axvline(own_value, color="grey", linestyle=":", label="this run")
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     axes.set(
-        title=title, xlabel="ranks" if over == "world_size" else "max_seq_len in tokens", ylabel="idle GPU time in %"
+        title=title, xlabel="ranks" if field == "world_size" else "max_seq_len in tokens", ylabel="idle GPU time in %"
     )
     axes.legend()
 

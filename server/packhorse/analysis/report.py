@@ -29,7 +29,7 @@ _CONTEXT_GROUPS = (1, 4, 16, 64)
 """Numbers of context-parallel groups whose waiting is shown, besides the run's own."""
 _ACCUMULATION = 8
 """Micro-steps of an optimizer step, if no run is given."""
-_LEAST_BINS = 16
+_MIN_BINS_OF_WINDOW = 16
 """The fewest bins of a window that is compared."""
 
 
@@ -78,7 +78,10 @@ class DatasetReport:
             "stats": asdict(self.stats),
             "bin_mates_again": self.bin_mates_again,
             "real_token_efficiency": self.real_token_efficiency,
-            "templates": [[list(t), m] for t, m in self.dataset.templates.most_common(num_templates)],
+            "templates": [
+                [list(template), multiplicity]
+                for template, multiplicity in self.dataset.templates.most_common(num_templates)
+            ],
             "context_lengths": [choice.facts() for choice in self.context_lengths],
             "without_packing": [asdict(way) for way in self.without_packing],
             "waiting": [row.facts() for row in self.waiting],
@@ -185,5 +188,5 @@ def quality_rows(dataset: PreparedDataset) -> list[ShuffleQuality]:
     return [
         shuffle_quality(dataset.plan, dataset.pool, num_windows, first_tokens=dataset.first_tokens)
         for num_windows in _NUM_WINDOWS
-        if num_windows == 1 or dataset.plan.num_bins >= _LEAST_BINS * num_windows
+        if num_windows == 1 or dataset.plan.num_bins >= _MIN_BINS_OF_WINDOW * num_windows
     ]

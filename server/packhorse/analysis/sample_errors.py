@@ -39,11 +39,11 @@ def standard_errors(dataset: PreparedDataset) -> dict[str, float]:
     if plan.num_sequences < _TENTHS:
         return {}
     rooms = np.repeat(plan.rooms, plan.counts)[np.argsort(dataset.ids, kind="stable")]
-    found: dict[str, list[float]] = {}
+    efficiencies: dict[str, list[float]] = {}
     for tenth in np.array_split(rooms, _TENTHS):
         counts = Counter(tenth.tolist())
         packed = pack_histogram(counts, options.max_seq_len, max_sequences_per_bin=options.max_sequences_per_bin)
-        found.setdefault("packed", []).append(packed.efficiency)
+        efficiencies.setdefault("packed", []).append(packed.efficiency)
         for way in ways_without_packing(counts, RoomRule(options.max_seq_len), "error", options.max_sequences_per_bin):
-            found.setdefault(way.way, []).append(way.efficiency)
-    return {name: float(np.std(values, ddof=1)) / sqrt(_TENTHS) for name, values in found.items()}
+            efficiencies.setdefault(way.way, []).append(way.efficiency)
+    return {name: float(np.std(values, ddof=1)) / sqrt(_TENTHS) for name, values in efficiencies.items()}

@@ -60,12 +60,14 @@ class StatusPage:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answers a request for a path that the page `has`, as WSGI prescribes."""
         path = environ.get("PATH_INFO", "")
-        status, more = "200 OK", []
+        status, more_headers = "200 OK", []
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
             status, kind, content = "405 Method Not Allowed", "text/plain", b"the page changes nothing: GET it\n"
         elif path == "/":
             status, kind, content = "302 Found", "text/plain", b""
-            more = [("Location", "status")]  # relative, as all paths of the page: a proxy may put a prefix before it
+            more_headers = [
+                ("Location", "status")
+            ]  # relative, as all paths of the page: a proxy may put a prefix before it
         elif path == DOCUMENT:
             looked_at = parse_qs(environ.get("QUERY_STRING", "")).get("figures", [])
             kind, content = "application/json", self.document(looked_at)
@@ -74,7 +76,7 @@ class StatusPage:
         else:
             kind, content = page_files()[_FILES.get(path) or path.removeprefix("/status/")]
         headers = [("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(content)))]
-        start_response(status, [*headers, *more, *_HEADERS])
+        start_response(status, [*headers, *more_headers, *_HEADERS])
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [content]
 
     @staticmethod
@@ -135,12 +137,17 @@ class StatusPage:
                 "lanes": _summed({lane.name: lane.num_waiting for lane in look.activity.lanes} for look in looks),
                 "refused_calls": _summed(look.refused_calls for look in looks),
                 "certificate_days": first.certificate_days,
-                "unusable_files": list({str(row): row for look in looks for row in look.unusable_files}.values()),
-                "waiting": list({str(row): row for look in looks for row in look.waiting}.values()),
+                "unusable_files": _distinct(row for look in looks for row in look.unusable_files),
+                "waiting": _distinct(row for look in looks for row in look.waiting),
             },
             "activity": activity,
             "datasets": [facts | {"costly": None} for facts in first.datasets],
         }
+
+
+def _distinct(rows: Iterable[Any]) -> list[Any]:
+    """Returns the rows of all processes, each once."""
+    return list({str(row): row for row in rows}.values())
 
 
 def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:

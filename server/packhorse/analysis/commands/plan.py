@@ -5,7 +5,6 @@ Owns the flags. Leaves figures to `packhorse.analysis`, and tables to `plan_tabl
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -144,14 +143,32 @@ def compare(
     help="GB/s that a rank receives from others while it computes 400 TFLOP/s; 0 if communication takes no time.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def context(dataset: Path, max_seq_len: int | None, align: int | None, *, as_json: bool, **values: Any) -> None:
+def context(
+    dataset: Path,
+    max_seq_len: int | None,
+    tokens_per_rank: tuple[int, ...],
+    cost_cap_percent: tuple[int, ...],
+    align: int | None,
+    world_size: int,
+    bins_per_optimizer_step: int,
+    bandwidth: float,
+    as_json: bool,
+) -> None:
     """Compare numbers of ranks that share a bin.
 
     It shows waiting at micro-steps, and communication. DATASET is as for `packhorse plan compare`. All plans are for
     the same number of ranks, and the same number of bins in an optimizer step.
     """
     source = read_histogram(dataset)
-    plans = compare_context_plans(source, options_for(source, max_seq_len=max_seq_len, align=align), **values)
+    plans = compare_context_plans(
+        source,
+        options_for(source, max_seq_len=max_seq_len, align=align),
+        tokens_per_rank=tokens_per_rank,
+        cost_cap_percent=cost_cap_percent,
+        world_size=world_size,
+        bins_per_optimizer_step=bins_per_optimizer_step,
+        bandwidth=bandwidth,
+    )
     if as_json:
         click.echo(json.dumps([plan.facts() for plan in plans], indent=2))
     else:

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_SEQ_LEN = 4096
 _FLAG = re.compile(r"(?<![\w-])--(?!help\b)[a-z][a-z-]+")
+"""A flag in a message, except --help."""
 _WRITING_FLAGS = {"--output", "--overwrite", "--append", "--dry-run", "--format"}
+"""Flags of `prepare` that are about what it writes, which a look does not keep."""
 _RAW_SUFFIXES = (".parquet", ".arrow", ".npy", ".idx", ".bin", ".jsonl", ".json", ".csv", ".txt", ".gz", ".zst")
+"""Ends of names that are taken for raw input although nothing is there, so that the message is about a file."""
 _TOKENIZE = "`packhorse tokenize"
-"""In a message of `prepare` about text, which `packhorse tokenize` would make tokens of."""
-_QUICK = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
+"""What a message of `prepare` contains if its input is text, which `packhorse tokenize` would make tokens of."""
+_QUICK_PACKERS = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
 """The packers that are compared, if they are installed; each plans within `_QUICK_SECONDS`."""
 _QUICK_SECONDS = 2.0
 _WAYS = {
@@ -44,6 +47,7 @@ _WAYS = {
     "random-order": "random order",
     "concatenated": "concatenated",
 }
+"""Way of filling rows → its name in sentences."""
 _UNNAMEABLE = re.compile(r"[^\w.-]+")
 """Characters that a dataset's name must not have."""
 
@@ -142,7 +146,7 @@ class Look:
 
         options = options_of(dataset)
         source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options)
-        quick = [name for name in _QUICK if name == "auto" or name in PACKERS]
+        quick = [name for name in _QUICK_PACKERS if name == "auto" or name in PACKERS]
         return compare_packers(source, options, algorithms=quick, time_limit_seconds=_QUICK_SECONDS)
 
     def _errors(self, dataset: "PreparedDataset") -> dict[str, float]:
@@ -189,18 +193,18 @@ def is_raw(source: str) -> bool:
 
 
 @contextlib.contextmanager
-def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -> Iterator[Look]:
+def prepared_for_a_look(source: str, options: RawOptions, more_flags: Sequence[str]) -> Iterator[Look]:
     """Prepares raw input in a temporary folder, yields it, and removes it afterwards.
 
     Args:
         source: a path, pattern or URL.
         options: how the input is read and planned.
-        more: further options of `prepare` (and of `tokenize`, if there is a tokenizer), as they were typed.
+        more_flags: further options of `prepare` (and of `tokenize`, if there is a tokenizer), as they were typed.
 
     Raises:
         ClickException: an option or the input is wrong.
     """
-    typed = {each.partition("=")[0] for each in more}
+    typed = {each.partition("=")[0] for each in more_flags}
     if writing := sorted(typed & _WRITING_FLAGS):
         raise click.UsageError(f"`packhorse inspect` keeps nothing: {', '.join(writing)} is for `packhorse prepare`.")
     if options.sample is not None and options.tokenizer is None:
@@ -219,7 +223,7 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
             "--tokenizer": options.tokenizer,
         }
         flags = [each for flag, value in values.items() if value is not None for each in (flag, value)]
-        flags += more
+        flags += more_flags
         _run_prepare([*(each for path in inputs for each in ("--input", path)), *flags], output)
         if options.max_seq_len is None and "--max-seq-len" not in typed:
             notes.append(f"planned for max_seq_len {DEFAULT_MAX_SEQ_LEN:,}; --max-seq-len gives yours")

@@ -22,9 +22,11 @@ _WAYS = {
     "random-order": "rows filled in random order",
     "concatenated": "concatenated and cut into rows",
 }
+"""Way of filling rows without packing → its name in the table."""
 _SHOWN_LENGTHS = 12
 """The most lengths of a template that are shown."""
 _DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split", "drop": "dropped"}
+"""Policy for over-long sequences → what it does to them; `error` is shown as if they were truncated."""
 
 
 def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table | str]:

@@ -17,21 +17,21 @@ def advice(row: WaitingRow, topology: Topology) -> str:
     if row.waiting is None:
         bins = accumulation * topology.bins_per_step
         return f"An epoch has fewer bins than one optimizer step of this run, which takes {bins:,}."
-    at_steps = _advice_where("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
+    at_steps = _advice_at("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
     if accumulation == 1:
         return f"{at_steps} A larger --accumulation reduces it further, because more bins can be exchanged."
-    once = _advice_where(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
+    once = _advice_at(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
     return f"{at_steps} {once}"
 
 
-def _advice_where(where: str, row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
-    """Returns the advice for ranks that wait at one kind of step, which `where` names in words."""
+def _advice_at(wait_times: str, row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
+    """Returns the advice for ranks that wait at one kind of step, which `wait_times` names in words."""
     before, after = row.idle(Balance.NONE, at_steps=at_steps), row.idle(balance, at_steps=at_steps)
     assert before is not None
     assert after is not None
     if before < _WORTH_SAYING:
-        return f"Where ranks wait {where}, they lose less than 0.1% of GPU time, so no balance is needed."
+        return f"Where ranks wait {wait_times}, they lose less than 0.1% of GPU time, so no balance is needed."
     return (
-        f"Where ranks wait {where}, {percent(before)} of GPU time is lost to waiting; "
+        f"Where ranks wait {wait_times}, {percent(before)} of GPU time is lost to waiting; "
         f"--balance {balance.value} leaves {percent(after)}."
     )

@@ -41,9 +41,9 @@ function useDark() {
 }
 
 function highest({ edges, counts }, form) {
-  const at = counts.indexOf(Math.max(...counts));
-  return `from ${form(edges[0])} to ${form(edges[edges.length - 1])}; most, ${number(counts[at])}, `
-    + `from ${form(edges[at])} to ${form(edges[at + 1])}`;
+  const peak = counts.indexOf(Math.max(...counts));
+  return `from ${form(edges[0])} to ${form(edges[edges.length - 1])}; most, ${number(counts[peak])}, `
+    + `from ${form(edges[peak])} to ${form(edges[peak + 1])}`;
 }
 
 // The waiting of runs that stream a dataset now.
@@ -57,7 +57,7 @@ export function Waiting({ rows, isOfOne }) {
 
 export function Dataset({ dataset, facts }) {
   const { costly, lengths, fullness, components } = dataset;
-  const known = costly !== null && typeof costly === "object";
+  const isComputed = costly !== null && typeof costly === "object";
   const heading = useRef();
   useEffect(() => { if (facts.server) heading.current.focus(); }, [dataset.name]);
   const ours = (rows) => rows.filter((row) => row.dataset === dataset.name);
@@ -68,8 +68,8 @@ export function Dataset({ dataset, facts }) {
     ["bins", number(dataset.num_bins), `lower bound ${number(dataset.lower_bound)}`],
     ["gap", percent(dataset.gap), "bins beyond the lower bound"],
     ["packer", dataset.algorithm],
-    ...(known ? [["padding avoided", number(costly.padding_avoided_tokens), "tokens"]] : []),
-    ...(known && costly.version !== null ? [["version", text(costly.version)]] : []),
+    ...(isComputed ? [["padding avoided", number(costly.padding_avoided_tokens), "tokens"]] : []),
+    ...(isComputed && costly.version !== null ? [["version", text(costly.version)]] : []),
   ];
   return html`<section aria-labelledby="dataset">
     <h2 id="dataset" tabindex="-1" ref=${heading}>${dataset.name}</h2>
@@ -87,7 +87,7 @@ export function Dataset({ dataset, facts }) {
       <${Runs} runs=${ours(facts.activity.runs)} ...${facts} streams=${facts.activity.streams} limit=${12} />
       <${Waiting} rows=${ours(facts.server.waiting)} isOfOne />`}
     ${!components.length && html`<h3>What else you could choose</h3>
-      ${known ? html`<${Costly} ...${costly} own=${dataset.max_seq_len} />`
+      ${isComputed ? html`<${Costly} ...${costly} own=${dataset.max_seq_len} />`
         : html`<p role="status">${costly === "computing" ? "Computing: it takes seconds" : costly ?? "Asking"}.</p>`}`}
   </section>`;
 }

@@ -75,7 +75,7 @@ function factsOf({ server, activity, datasets }, history) {
       `${total(servers.map((each) => each.processors)).toFixed(2)} processors, ${
         bytes(total(servers.map((each) => each.memory_bytes)))}`, isAll ? null : "care"],
     ["sent", `${rate(total(activity.datasets.map((each) => each.tokens_per_second)))} tokens/s`,
-      html`<${Sparkline} points=${history.map(({ at, tokens }) => [at, tokens])} label="tokens a second, lately" />`],
+      html`<${Sparkline} points=${history.map(({ at, tokens }) => ({ at, value: tokens }))} label="tokens a second, lately" />`],
     ["refused calls", number(total(refused.map(([, count]) => count))),
       listed(refused.map(([reason, count]) => `${reason} ${number(count)}`), 1), newRefusals(history) ? "care" : null],
     ["certificates", days === null ? "none" : daysLeft(days),

@@ -15,14 +15,14 @@ export function Mark({ level }) {
 
 const GAP_MS = 15_000;
 
-// points: [milliseconds, value]; where the page was not asking, the line has a gap.
+// points: { at: milliseconds, value }. The line has a gap if the page did not ask for a while.
 export function Sparkline({ points, label }) {
   if (points.length < 2) return html`<svg class="spark" aria-hidden="true"></svg>`;
-  const [[begin]] = points;
-  const width = points[points.length - 1][0] - begin || 1;
-  const highest = Math.max(...points.map(([, value]) => value)) || 1;
-  const path = points.map(([at, value], i) =>
-    `${i && at - points[i - 1][0] < GAP_MS ? "L" : "M"}${(100 * (at - begin)) / width} ${18 - (16 * value) / highest}`);
+  const begin = points[0].at;
+  const width = points[points.length - 1].at - begin || 1;
+  const highest = Math.max(...points.map(({ value }) => value)) || 1;
+  const path = points.map(({ at, value }, i) =>
+    `${i && at - points[i - 1].at < GAP_MS ? "L" : "M"}${(100 * (at - begin)) / width} ${18 - (16 * value) / highest}`);
   return html`<svg class="spark" viewBox="0 0 100 20" preserveAspectRatio="none" role="img" aria-label=${label}>
     <path d=${path.join("")} vector-effect="non-scaling-stroke" /></svg>`;
 }

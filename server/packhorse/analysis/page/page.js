@@ -12,7 +12,7 @@ const REFRESH_MS = 3000;
 const PATIENCE_MS = 15_000;
 
 // The dataset that the address names, null on the first screen.
-function named() {
+function nameInAddress() {
   const [, name] = /^#\/dataset\/(.+)$/.exec(location.hash) ?? [];
   try {
     return name ? decodeURIComponent(name) : null;
@@ -21,10 +21,10 @@ function named() {
   }
 }
 
-function useNamed() {
-  const [name, setName] = useState(named);
+function useNameInAddress() {
+  const [name, setName] = useState(nameInAddress);
   useEffect(() => {
-    const follow = () => { setName(named()); scrollTo(0, 0); };
+    const follow = () => { setName(nameInAddress()); scrollTo(0, 0); };
     addEventListener("hashchange", follow);
     return () => removeEventListener("hashchange", follow);
   }, []);
@@ -32,14 +32,14 @@ function useNamed() {
 }
 
 // Asks the server again and again; `looked` is the dataset whose costly figures are wanted.
-function useFacts(inside, looked) {
-  const [facts, setFacts] = useState(() => (inside ? JSON.parse(inside.textContent) : null));
+function useFacts(embedded, looked) {
+  const [facts, setFacts] = useState(() => (embedded ? JSON.parse(embedded.textContent) : null));
   const [trouble, setTrouble] = useState("");
   const [refusal, setRefusal] = useState("");
   const [token, setToken] = useState(null);
   const history = useRef([]);
   useEffect(() => {
-    if (inside || refusal) return undefined;
+    if (embedded || refusal) return undefined;
     let timer, isOver = false;
     const ask = async () => {
       if (!document.hidden) {
@@ -104,15 +104,15 @@ function View({ facts, status, name }) {
 }
 
 function Page() {
-  const inside = document.getElementById("document");
-  const name = useNamed();
-  const { facts, trouble, refusal, enter } = useFacts(inside, name);
-  const status = inside ? null : judge(facts, trouble, facts?.history ?? []);
+  const embedded = document.getElementById("document");
+  const name = useNameInAddress();
+  const { facts, trouble, refusal, enter } = useFacts(embedded, name);
+  const status = embedded ? null : judge(facts, trouble, facts?.history ?? []);
   const host = facts?.server?.host;
   const isAlarming = status !== null && status.level !== "fine";
   useEffect(() => {
     const parts = [isAlarming && status.word, name, host ? `${host}: Packhorse` : "Packhorse"];
-    if (!inside) document.title = parts.filter(Boolean).join(" – ");
+    if (!embedded) document.title = parts.filter(Boolean).join(" – ");
   }, [host, name, status?.word]);
   const hasOverview = facts?.server || facts?.datasets.length > 1;
   return html`<header><h1>Packhorse${host && ` on ${host}`}</h1>

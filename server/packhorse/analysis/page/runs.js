@@ -10,7 +10,7 @@ const MOST_WASTES = 7;
 
 const wordsOf = ({ dataset, seed, epoch }) => `${dataset} seed ${seed} epoch ${epoch}`;
 
-function left(value) {
+function timeLeft(value) {
   if (value === Infinity) return "stands still";
   return value === 0 ? "sent" : value === null ? "–" : `~ ${seconds(value)}`;
 }
@@ -29,16 +29,16 @@ export function Runs({ runs, streams, history, limit = MOST_RUNS }) {
       ["progress", (run) => (run.num_steps ? run.slowest_step / run.num_steps : 0), (share, run) => html`
         <progress value=${share} aria-label=${`progress of ${wordsOf(run)}`}></progress> ${roundPercent(share)}
         <small>${number(run.slowest_step)} of ${number(run.num_steps)} steps</small>`],
-      ["time left", "seconds_left", left],
+      ["time left", "seconds_left", timeLeft],
       ["last rank", (run) => (run.lag_steps ? run.slowest_rank : null)],
       ["lag", "lag_steps", lag],
       ["sent", "bytes_per_second", sent], ["server ahead", "blocked_share", roundPercent]]} />`;
 }
 
 export function WhoWaits({ activity: { runs, streams, servers }, history }) {
-  const most = servers.reduce((sum, { max_streams }) => sum + max_streams, 0);
+  const maxStreams = servers.reduce((sum, { max_streams }) => sum + max_streams, 0);
   return html`<section aria-labelledby="waits"><h2 id="waits">Who waits?</h2>
-    <p>${several(runs.length, "run")}, ${number(streams.length)} of ${number(most)} streams; progress and lag are those
+    <p>${several(runs.length, "run")}, ${number(streams.length)} of ${number(maxStreams)} streams; progress and lag are those
       of a run's last rank</p>
     <${Runs} runs=${runs} streams=${streams} history=${history} />
   </section>`;

@@ -4,18 +4,17 @@ import { number, text } from "./forms.js";
 
 const MORE = 50;
 
+const isMissing = (value) => value === null || value === undefined;
+
 function compare(one, other) {
-  const missing = [one, other].map((value) => value === null || value === undefined);
-  if (missing[0] || missing[1]) return null;
   return typeof one === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
 }
 
 function inOrder(rows, valueOf, isDescending) {
   return [...rows].sort((one, other) => {
-    const values = [valueOf(one), valueOf(other)];
-    const found = compare(...values);
-    if (found === null) return (values[0] ?? null) === (values[1] ?? null) ? 0 : (values[0] ?? null) === null ? 1 : -1;
-    return isDescending ? -found : found;
+    const [first, second] = [valueOf(one), valueOf(other)];
+    if (isMissing(first) || isMissing(second)) return isMissing(first) - isMissing(second); // these come last
+    return isDescending ? -compare(first, second) : compare(first, second);
   });
 }
 
@@ -24,12 +23,12 @@ function inOrder(rows, valueOf, isDescending) {
 export function Table({ caption, columns, rows, empty, words, order, limit = 12, keyOf, isTitled, isCards }) {
   const [query, setQuery] = useState("");
   const [sorted, setSorted] = useState(order ?? null);
-  const [most, setMost] = useState(limit);
+  const [numShown, setNumShown] = useState(limit);
   if (!rows.length) return empty ? html`<p>${isTitled ? "" : `${caption}: `}${empty}.</p>` : null;
   const read = (of, row) => (typeof of === "function" ? of(row) : row[of]);
   const found = query ? rows.filter((row) => words(row).toLowerCase().includes(query.trim().toLowerCase())) : rows;
   const by = sorted && columns.find(([name]) => name === sorted[0]);
-  const shown = (by ? inOrder(found, (row) => read(by[1], row), sorted[1]) : found).slice(0, most);
+  const shown = (by ? inOrder(found, (row) => read(by[1], row), sorted[1]) : found).slice(0, numShown);
   const isNumber = columns.map(([, of]) => !rows.some((row) => typeof read(of, row) === "string"));
   const sort = (name, i) => setSorted(sorted?.[0] === name ? [name, !sorted[1]] : [name, isNumber[i]]);
   const direction = (name) => (sorted?.[0] === name ? (sorted[1] ? "descending" : "ascending") : undefined);
@@ -53,7 +52,7 @@ export function Table({ caption, columns, rows, empty, words, order, limit = 12,
         columns.map((column, j) => cell(row, column, j))}</tr>`)}</tbody>
     </table></div>
     ${isPart && html`<p class="count" role="status">${count}
-      ${shown.length < found.length && html` <button type="button" onClick=${() => setMost(most + MORE)}>Show ${
+      ${shown.length < found.length && html` <button type="button" onClick=${() => setNumShown(numShown + MORE)}>Show ${
         number(Math.min(MORE, found.length - shown.length))} more</button>`}</p>`}
   </div>`;
 }

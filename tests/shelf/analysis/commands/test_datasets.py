@@ -3,7 +3,7 @@
 import json
 from types import SimpleNamespace
 
-from packhorse.analysis.commands import inspect as datasets
+from packhorse.analysis.commands import served as datasets
 from packhorse.client import connect
 from packhorse.client.errors import AccessDeniedError
 
