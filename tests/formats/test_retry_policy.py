@@ -43,7 +43,7 @@ def test_an_address_that_has_never_answered_is_given_up_soon_and_in_few_lines(
     began = clock.now
     attempts = StoreAttempts(RetryPolicy(), "hf://x")
     attempts._began = began
-    while attempts.wait("size", "nobody", is_known=is_known):
+    while attempts.wait_for_next("size", "nobody", is_known=is_known):
         assert clock.now - began < seconds
     assert clock.now - began > seconds - 5.1
     lines = [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from packhorse.storage import Watched, look_at, open_plain, plain_files, read_plain, within
+from packhorse.storage import Watched, in_time, look_at, open_plain, read_plain, within
 
 
 @pytest.fixture(autouse=True)
 def as_in_a_server(monkeypatch):
-    monkeypatch.setattr(plain_files, "_never_waits", True)
+    monkeypatch.setattr(in_time, "_never_waits", True)
 
 
 def a_pipe(path):
@@ -83,7 +83,7 @@ def test_what_hangs_is_asked_once_and_again_when_it_answered(hang, wait_until):
     assert asked == [1]
     assert within("/other", lambda: 5) == 5
     hang.set()
-    wait_until(lambda: "/mnt" not in plain_files._unanswered)
+    wait_until(lambda: "/mnt" not in in_time._unanswered)
     assert within("/mnt", ask) == "answer"
 
 
@@ -114,6 +114,6 @@ def test_watched_files_that_hang_keep_their_value_and_tell(tmp_path, monkeypatch
 
 
 def test_elsewhere_a_look_is_a_plain_call(monkeypatch):
-    monkeypatch.setattr(plain_files, "_never_waits", False)
+    monkeypatch.setattr(in_time, "_never_waits", False)
     assert look_at("a", threading.get_ident) == threading.get_ident()
     assert within("a", threading.get_ident) != threading.get_ident()

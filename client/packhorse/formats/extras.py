@@ -3,6 +3,9 @@
 import importlib
 from typing import Any
 
+ARROW = "client,arrow"
+"""Extras that install pyarrow for a trainer: only some sources of tokens need it."""
+
 
 def require(module: str, extra: str = "prepare") -> Any:
     """Imports a module when it is first needed.

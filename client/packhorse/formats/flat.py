@@ -17,6 +17,9 @@ from packhorse.formats.mapping import MappedTokens, map_file
 from packhorse.storage import AtomicFiles
 
 _DTYPES = (np.dtype("<u2"), np.dtype("<u4"))
+"""Types that tokens may have."""
+_BOUNDARY = np.dtype("<i8")
+"""Type of a boundary."""
 
 
 class FlatTokens(MappedTokens):
@@ -44,12 +47,11 @@ class FlatTokens(MappedTokens):
             FileNotFoundError: one of the two files is missing.
             ValueError: the two do not fit each other or the dtype; the message names the file and the fault.
         """
-        tokens = Path(os.fspath(path).removesuffix(".boundaries"))
-        wanted = None if dtype is None else _flat_dtype(dtype)
-        size_bytes = tokens.stat().st_size
-        super().__init__(
-            tokens, FlatBoundaries(Path(f"{tokens}.boundaries"), size_bytes, str(tokens), wanted), size_bytes
-        )
+        tokens_path = Path(os.fspath(path).removesuffix(".boundaries"))
+        token_dtype = None if dtype is None else _flat_dtype(dtype)
+        size_bytes = tokens_path.stat().st_size
+        boundaries = FlatBoundaries(Path(f"{tokens_path}.boundaries"), size_bytes, str(tokens_path), token_dtype)
+        super().__init__(tokens_path, boundaries, size_bytes)
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -73,33 +75,33 @@ class FlatTokens(MappedTokens):
 class FlatBoundaries:
     """The memory-mapped boundaries of a flat token file. Pickles by path and reopens when first used."""
 
-    def __init__(self, path: Path, size_bytes: int, tokens: str, wanted: np.dtype[Any] | None = None) -> None:
+    def __init__(self, path: Path, size_bytes: int, where: str, dtype: np.dtype[Any] | None = None) -> None:
         """Maps the boundaries and checks them against their tokens.
 
         Args:
             path: the file of boundaries.
             size_bytes: size of the token file.
-            tokens: the token file, for messages.
-            wanted: type of a token; None finds it from `size_bytes` and the last boundary.
+            where: the token file, for messages.
+            dtype: type of a token; None finds it from `size_bytes` and the last boundary.
 
         Raises:
             FileNotFoundError: there is no such file.
             ValueError: the two do not fit each other or the type.
         """
         mapped = map_file(path)
-        if len(mapped) % 8:
-            raise ValueError(f"{path} has {len(mapped)} bytes, not a multiple of 8: it is truncated")
-        ends = np.frombuffer(mapped, "<i8")
+        if len(mapped) % _BOUNDARY.itemsize:
+            raise ValueError(f"{path} has {len(mapped)} bytes, not a multiple of {_BOUNDARY.itemsize}: it is truncated")
+        ends = np.frombuffer(mapped, _BOUNDARY)
         descent = first_descent(ends)
         if descent is not None or (len(ends) and ends[0] < 0):
             raise ValueError(f"{path}: boundary {descent or 0} is below the one before it")
         num_tokens = int(ends[-1]) if len(ends) else 0
-        candidates = _DTYPES if wanted is None else (wanted,)
-        fitting = [dtype for dtype in candidates if num_tokens * dtype.itemsize == size_bytes]
+        candidates = _DTYPES if dtype is None else (dtype,)
+        fitting = [candidate for candidate in candidates if num_tokens * candidate.itemsize == size_bytes]
         if not fitting:
-            names = " or ".join(dtype.name for dtype in candidates)
+            names = " or ".join(candidate.name for candidate in candidates)
             raise ValueError(
-                f"{tokens} has {size_bytes} bytes, but {path} ends at {num_tokens} tokens, "
+                f"{where} has {size_bytes} bytes, but {path} ends at {num_tokens} tokens, "
                 f"which take another size as {names}: one of the two is truncated, from elsewhere or of another dtype"
             )
         self.path = path
@@ -118,9 +120,9 @@ class FlatBoundaries:
         """Exclusive end of every sequence, in tokens: int64 [S], a read-only view of the file."""
         if self._ends is None:
             mapped = map_file(self.path)
-            if len(mapped) != 8 * self._num_sequences:
+            if len(mapped) != _BOUNDARY.itemsize * self._num_sequences:
                 raise ValueError(f"{self.path} has been replaced since it was first opened; open it again")
-            self._ends = np.frombuffer(mapped, "<i8")
+            self._ends = np.frombuffer(mapped, _BOUNDARY)
         return self._ends
 
     def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -180,7 +182,7 @@ def write_flat_tokens(
             tokens_file.write(values.astype(kind).tobytes())
             num_tokens += len(values)
             num_sequences += 1
-            boundaries_file.write(num_tokens.to_bytes(8, "little"))
+            boundaries_file.write(num_tokens.to_bytes(_BOUNDARY.itemsize, "little"))
     return num_sequences
 
 

@@ -41,6 +41,6 @@ def tokens_of_mask(path: str) -> str:
         >>> tokens_of_mask("data/sft.loss_mask.idx"), tokens_of_mask("data/sft.idx")
         ('data/sft', '')
     """
-    ending = next((each for each in _ENDINGS if path.endswith(each)), "")
+    ending = next((ending for ending in _ENDINGS if path.endswith(ending)), "")
     prefix = path.removesuffix(ending)
     return prefix.removesuffix(LOSS_MASK_SUFFIX) if prefix.endswith(LOSS_MASK_SUFFIX) else ""

@@ -111,8 +111,8 @@ class _Opened(NamedTuple):
 
     process: int
     """Id of the process."""
-    store: Any
-    """fsspec's file system."""
+    file_system: Any
+    """fsspec's file system of the store."""
     path: str
     """The URL's path in the file system."""
 
@@ -148,7 +148,7 @@ class Store:
         attempts = StoreAttempts(self.options.retry, shown)
         while True:
             try:
-                answer = attempts.within(self.options.attempt_seconds, lambda: ask(opened.store, opened.path))
+                answer = attempts.within(self.options.attempt_seconds, lambda: ask(opened.file_system, opened.path))
             except TokenStoreError:  # asking again would not help
                 raise
             except (FileNotFoundError, PermissionError) as error:
@@ -162,7 +162,7 @@ class Store:
                         "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE for s3://"
                     ) from None
                 is_known = host in _answered or not is_unreached(error)
-                if not attempts.wait(what, self._said(error), is_known=is_known):
+                if not attempts.wait_for_next(what, self._said(error), is_known=is_known):
                     raise TokenStoreError(
                         f"{shown}: no {what} in {attempts.failures} attempts over {attempts.elapsed_seconds:.0f} s; "
                         f"the last failed with {type(error).__name__}: {self._said(error)}. Check that the store is "
@@ -182,7 +182,7 @@ class Store:
     def look(self) -> dict[str, Any] | None:
         """Returns the store's facts about the URL; None if nothing is there."""
         try:
-            return dict(self.request("answer", _info))
+            return dict(self.request("answer", _facts))
         except FileNotFoundError:
             return None
 
@@ -201,14 +201,14 @@ class Store:
             require("fsspec", "stores")
             shown = without_secrets(self.url)
             try:
-                store, path = require("fsspec.core", "stores").url_to_fs(self.url, **self.options.storage_options)
+                file_system, path = require("fsspec.core", "stores").url_to_fs(self.url, **self.options.storage_options)
             except ImportError as error:
                 raise ImportError(f"{shown}: {self._said(error)} ({_INSTALL})", name=error.name) from None
             except ValueError as error:
                 raise ValueError(
                     f"{shown}: {self._said(error)}; install a file system for such URLs ({_INSTALL}), or give a path"
                 ) from None
-            self._opened = _Opened(os.getpid(), store, path)
+            self._opened = _Opened(os.getpid(), file_system, path)
         return self._opened
 
 
@@ -223,16 +223,16 @@ class StoredObject(Store):
             ImportError, PermissionError, TokenStoreError, ValueError: see `Store.request`.
         """
         super().__init__(url, options)
-        info = self.request("size", _info)
-        if info.get("type") == "directory" or info.get("size") is None:
+        facts = self.request("size", _facts)
+        if facts.get("type") == "directory" or facts.get("size") is None:
             raise FileNotFoundError(
                 f"{without_secrets(url)} is a folder; give the URL of the token file or of its index"
             )
-        self.size_bytes = int(info["size"])
-        self._facts = {name: info.get(name) for name in ("size", *_VERSIONS, *_TIMES)}
-        self._has_ranges = info.get("partial") is not False  # fsspec's word for a web server's "Accept-Ranges: none"
-        self.modified_ns = next((_nanoseconds(info[name]) for name in _TIMES if info.get(name) is not None), 0)
-        self.version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name) is not None), "")
+        self.size_bytes = int(facts["size"])
+        self._facts = {name: facts.get(name) for name in ("size", *_VERSIONS, *_TIMES)}
+        self._has_ranges = facts.get("partial") is not False  # fsspec's word for a web server's "Accept-Ranges: none"
+        self.modified_ns = next((_nanoseconds(facts[name]) for name in _TIMES if facts.get(name) is not None), 0)
+        self.version = next((str(facts[name]).strip('"') for name in _VERSIONS if facts.get(name) is not None), "")
         """The store's name of this version, such as an ETag; empty if it has none."""
         version = self.version or str(self.modified_ns)
         self._looked_at = time.monotonic()
@@ -248,9 +248,9 @@ class StoredObject(Store):
                 was replaced since it was opened, which is noticed within ten seconds.
         """
 
-        def ask(store: Any, path: str) -> bytes:
+        def ask(file_system: Any, path: str) -> bytes:
             """Reads the range; raises unless exactly its bytes came."""
-            data: bytes = store.cat_file(path, start=begin, end=end)
+            data: bytes = file_system.cat_file(path, start=begin, end=end)
             if len(data) == self.size_bytes > end - begin:  # the whole object came instead of a part
                 raise self._gives_no_ranges()
             if len(data) != end - begin:  # an answer that was cut short: asked again
@@ -269,7 +269,7 @@ class StoredObject(Store):
         """Raises a TokenStoreError if the object was replaced; asks only once in a while, since it is a request."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_SECONDS:
             return
-        if _is_replaced(self._facts, self.request("version", _info)):
+        if _is_replaced(self._facts, self.request("version", _facts)):
             raise TokenStoreError(
                 f"{without_secrets(self.url)} was replaced while it was read; restart to read the new version, and "
                 "prepare the dataset again if sequences changed their lengths. Name new data by a new URL"
@@ -299,18 +299,22 @@ def find_objects(url: str, suffix: str) -> list[str]:
         ImportError, PermissionError, TokenStoreError, ValueError: see `Store.request`.
     """
     store, shown = Store(url), without_secrets(url)
-    info = store.look()
-    if info is not None and info.get("type") != "directory":
+    facts = store.look()
+    if facts is not None and facts.get("type") != "directory":
         return [url]
-    if info is not None:
-        found = [path for path in store.request("list", lambda fs, path: fs.find(path)) if path.endswith(suffix)]
+    if facts is not None:
+        found = [
+            path
+            for path in store.request("list", lambda file_system, folder: file_system.find(folder))
+            if path.endswith(suffix)
+        ]
         if not found:
             raise FileNotFoundError(f"the folder {shown} and its subfolders hold no *{suffix} object")
         return _urls(url, store.options, found)
     if not glob.has_magic(url):
         raise FileNotFoundError(f"{shown} does not exist: the store has no object there, or below")
-    matches = store.request("list", lambda fs, path: fs.glob(path, detail=True))
-    files = [path for path, about in matches.items() if about.get("type") != "directory"]
+    matches = store.request("list", lambda file_system, pattern: file_system.glob(pattern, detail=True))
+    files = [path for path, facts in matches.items() if facts.get("type") != "directory"]
     if not files:
         raise FileNotFoundError(f"no object matches {shown}")
     return _urls(url, store.options, files)
@@ -318,11 +322,11 @@ def find_objects(url: str, suffix: str) -> list[str]:
 
 def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_Result]:
     """Returns `ask(item)` for every item, in order; several calls run at a time, since each waits for a store."""
-    some = list(items)
-    if len(some) < 2:
-        return [ask(item) for item in some]
+    all_items = list(items)
+    if len(all_items) < 2:
+        return [ask(item) for item in all_items]
     with ThreadPoolExecutor(_MOST_REQUESTS, thread_name_prefix="packhorse-stores") as threads:
-        return list(threads.map(ask, some))
+        return list(threads.map(ask, all_items))
 
 
 def _is_replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -336,10 +340,10 @@ def _is_replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return bool(known) and all(before[name] != now.get(name) for name in known)
 
 
-def _info(store: Any, path: str) -> Any:
+def _facts(file_system: Any, path: str) -> Any:
     """Returns the store's facts about a path as they are now, not from a listing that fsspec has cached."""
-    store.invalidate_cache()
-    return store.info(path)
+    file_system.invalidate_cache()
+    return file_system.info(path)
 
 
 def _urls(url: str, options: StoreOptions, paths: Iterable[str]) -> list[str]:

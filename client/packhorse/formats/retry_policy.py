@@ -6,6 +6,7 @@ stores to `store_attempts`.
 
 import os
 import random
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from numbers import Real
 
@@ -47,8 +48,8 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Checks every number."""
-        for each in fields(self):
-            checked_seconds(each.name, getattr(self, each.name))
+        for parameter in fields(self):
+            checked_seconds(parameter.name, getattr(self, parameter.name))
         if not 0 < self.first_delay_seconds <= self.most_delay_seconds:
             raise ValueError(f"retry delays must be above 0, the deadline and connect_seconds at least 0, got {self}")
 
@@ -81,10 +82,8 @@ def default_retry() -> RetryPolicy:
     text = os.environ.get(TIMEOUT_VARIABLE)
     if not text:
         return RetryPolicy()
-    try:
+    with suppress(ValueError):
         seconds = checked_seconds(TIMEOUT_VARIABLE, float(text))
-    except ValueError:
-        seconds = 0.0
-    if not seconds:
-        raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, got {text!r:.60}")
-    return RetryPolicy(deadline_seconds=seconds, connect_seconds=seconds)
+        if seconds > 0:
+            return RetryPolicy(deadline_seconds=seconds, connect_seconds=seconds)
+    raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, got {text!r:.60}")

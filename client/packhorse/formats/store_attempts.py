@@ -52,20 +52,22 @@ class StoreAttempts:
         left_seconds = self.policy.deadline_seconds - self.elapsed_seconds
         return min(most_seconds, max(left_seconds, _SHORTEST_ATTEMPT_SECONDS))
 
-    def wait(self, what: str, why: str, *, is_known: bool) -> bool:
+    def wait_for_next(self, what: str, why: str, *, is_known: bool) -> bool:
         """Waits for the next attempt; returns False if no time is left for one.
 
-        `is_known` says that the address has answered before, or may be right in spite of the failure.
+        `is_known` says that the address has answered before, or may be right in spite of the failure. The log names
+        what was asked for (`what`), and why there is no answer (`why`).
         """
         self.failures += 1
-        limit, delay = self.policy.limit_seconds(is_known=is_known), self.policy.delay_seconds(self.failures)
-        if self.elapsed_seconds + delay >= limit:
+        limit_seconds = self.policy.limit_seconds(is_known=is_known)
+        delay_seconds = self.policy.delay_seconds(self.failures)
+        if self.elapsed_seconds + delay_seconds >= limit_seconds:
             return False
         now = time.monotonic()
         if self._logged_at is None or now - self._logged_at >= _QUIET_SECONDS:
             self._logged_at = now
-            _LOG.warning("%s: %s failed (%s); trying again for up to %.0f s", self.shown, what, why, limit)
-        time.sleep(delay)
+            _LOG.warning("%s: %s failed (%s); trying again for up to %.0f s", self.shown, what, why, limit_seconds)
+        time.sleep(delay_seconds)
         return True
 
     def within(self, most_seconds: float, work: Callable[[], _Result]) -> _Result:

@@ -12,7 +12,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-def _one(value: Any) -> int:
+def _counts_one(value: Any) -> int:
     return 1
 
 
@@ -31,7 +31,7 @@ class BoundedCache(Generic[_Key, _Value]):
         size_of: returns the size of a value, which must not change; by default each value counts 1.
     """
 
-    def __init__(self, most: int, size_of: Callable[[_Value], int] = _one) -> None:
+    def __init__(self, most: int, size_of: Callable[[_Value], int] = _counts_one) -> None:
         self.most = most
         self._size_of = size_of
         self._values: OrderedDict[_Key, _Value] = OrderedDict()

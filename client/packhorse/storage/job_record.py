@@ -12,7 +12,7 @@ from typing import Any
 from packhorse.parameters import parameter
 from packhorse.storage.records import read_record, write_record
 
-_MOST_NAMED = 4
+_MOST_NAMED_FILES = 4
 """Most files that a message names for each kind of difference."""
 
 
@@ -57,7 +57,7 @@ class JobRecord:
         if begun.get("release") != self.release:
             return [f"it was begun by release {begun.get('release')}, and this is {self.release}"]
         options, files = begun["options"], begun["files"]
-        said = [
+        found = [
             f"{name} was {options.get(name)!s:.80} and is {value!s:.80}"
             for name, value in self.options.items()
             if options.get(name) != value
@@ -67,9 +67,9 @@ class JobRecord:
             ("was not read then", [path for path in self.files if path not in files]),
             ("is not read any more", [path for path in files if path not in self.files]),
         ):
-            said += [f"{path} {what}" for path in paths[:_MOST_NAMED]]
-            if len(paths) > _MOST_NAMED:
-                said.append(f"{len(paths) - _MOST_NAMED:,} more files, too")
-        if not said and list(files) != list(self.files):
-            said.append("the files come in another order")
-        return said
+            found += [f"{path} {what}" for path in paths[:_MOST_NAMED_FILES]]
+            if len(paths) > _MOST_NAMED_FILES:
+                found.append(f"{len(paths) - _MOST_NAMED_FILES:,} more files, too")
+        if not found and list(files) != list(self.files):
+            found.append("the files come in another order")
+        return found

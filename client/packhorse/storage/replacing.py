@@ -69,34 +69,34 @@ class AtomicFiles:
 
     def publish(self) -> None:
         """Syncs and renames the files; after a failure the old files are back, and no temporary file is left."""
-        several = len(self._paths) > 1  # a single file is replaced by one rename, so it is never missing
-        aside: list[tuple[Path, Path]] = []  # (where an old file is meanwhile, its path)
-        renamed: list[Path] = []
+        is_group = len(self._paths) > 1  # a single file is replaced by one rename, so it is never missing
+        moved: list[tuple[Path, Path]] = []  # (the temporary path of an old file, its own path)
+        appeared: list[Path] = []  # of a group: paths that a new file has taken
         try:
             for file in self.files:
                 file.flush()
                 os.fsync(file.fileno())
             # Old files go first, last name first: a crash in between must not leave a pair that does not match.
             for temporary, path in reversed(list(zip(self._temporary, self._paths, strict=True))):
-                if several and path.exists():
+                if is_group and path.exists():
                     old = temporary.with_name(f"{temporary.name}.old")
-                    aside.append((old, path))
+                    moved.append((old, path))
                     os.replace(path, old)
             for temporary, path in zip(self._temporary, self._paths, strict=True):
                 os.replace(temporary, path)
-                if several:
-                    renamed.append(path)
+                if is_group:
+                    appeared.append(path)
             for file in self.files:
                 file.close()
         except BaseException:
-            for path in reversed(renamed):
+            for path in reversed(appeared):
                 path.unlink()
-            for old, path in reversed(aside):
+            for old, path in reversed(moved):
                 if old.exists():
                     os.replace(old, path)
             self.discard()
             raise
-        for old, _ in aside:
+        for old, _ in moved:
             old.unlink()
         for folder in {path.parent for path in self._paths}:
             sync(folder)

@@ -1,7 +1,7 @@
 """`Watched`: the content of files, read again when they change; unusable new content does not replace the old.
 
 Owns noticing that a file changed. Leaves reading files to the caller, and not waiting for a file system that hangs to
-`plain_files`.
+`in_time`.
 """
 
 import logging
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
-from packhorse.storage.plain_files import look_at
+from packhorse.storage.in_time import look_at
 
 _LOG = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
@@ -71,9 +71,8 @@ class Watched(Generic[_Value]):
         self._lock = threading.Lock()
         self._trouble = ""
         self._hangs = False  # whether the file system did not answer at the last look
-        self._stamps = look_at(
-            self._key, self._stamps_now
-        )  # before reading, so that a change in between is noticed later
+        # Stamps come before the content, so that a change in between is noticed later.
+        self._stamps = look_at(self._key, self._stamps_now)
         self._value = read()
         self._looked_at = time.monotonic()
 
@@ -98,7 +97,7 @@ class Watched(Generic[_Value]):
             look_at(self._key, self._look, PATIENCE_SECONDS)
         except TimeoutError as error:
             self._hangs = True
-            self._fail(error)
+            self._note_trouble(error)
 
     def _look(self) -> None:
         """Reads the files if they changed, and notes as trouble that they cannot be used."""
@@ -112,12 +111,12 @@ class Watched(Generic[_Value]):
         try:
             self._value = self._read()
         except (ValueError, OSError) as error:
-            self._fail(error)
+            self._note_trouble(error)
         else:
             self._trouble = ""
             _LOG.info("%s changed: read again", self._name)
 
-    def _fail(self, error: ValueError | OSError) -> None:
+    def _note_trouble(self, error: ValueError | OSError) -> None:
         """Notes an error as trouble, and logs it unless it is the same as before."""
         trouble = f"{error}; what was read before stays in use"
         if trouble != self._trouble:

@@ -13,12 +13,14 @@ _MARK = 0xFFFFFFFF
 """The first 4 bytes of every message."""
 _PREFIX_BYTES = 8
 """Bytes of a message before its metadata: the mark, and the size of the metadata as int32."""
-_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
-"""Slots of the fields of a `Message` in Arrow's `Message.fbs`; `header` is an offset."""
-_LENGTH = 0
+_HEADER_TYPE_SLOT, _HEADER_SLOT, _BODY_BYTES_SLOT = 1, 2, 3
+"""Slots of the fields of a `Message` in Arrow's `Message.fbs`; the header's value is an offset."""
+_NUM_ROWS_SLOT = 0
 """Slot of the number of rows in a `RecordBatch`."""
-_RECORD_BATCH = 3
-"""Value of `header_type` in a message that is a record batch."""
+_RECORD_BATCH_TYPE = 3
+"""Value of the header type in a message that is a record batch."""
+_VTABLE_HEAD_BYTES, _SLOT_BYTES = 4, 2
+"""Bytes of the two sizes at the beginning of a flatbuffer's vtable, and of each slot after them."""
 
 
 class StreamedBatch(NamedTuple):
@@ -59,14 +61,14 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
             if body_at > len(data):
                 data = read(begin, min(begin + body_at, size_bytes))
             metadata = data[_PREFIX_BYTES:]
-            message = struct.unpack_from("<I", metadata)[0]
-            kind = _field(metadata, message, _HEADER_TYPE, "B")
-            header = _field(metadata, message, _HEADER, "I")
-            body = _field(metadata, message, _BODY_LENGTH, "q")
-            end = begin + body_at + (body.value if body else 0)
-            if kind and header and kind.value == _RECORD_BATCH:
-                rows = _field(metadata, header.offset + header.value, _LENGTH, "q")
-                found.append(StreamedBatch(begin, end, rows.value if rows else 0))
+            message_table = struct.unpack_from("<I", metadata)[0]
+            header_type = _field(metadata, message_table, _HEADER_TYPE_SLOT, "B")
+            header = _field(metadata, message_table, _HEADER_SLOT, "I")
+            body_bytes = _field(metadata, message_table, _BODY_BYTES_SLOT, "q")
+            end = begin + body_at + (body_bytes.value if body_bytes else 0)
+            if header_type and header and header_type.value == _RECORD_BATCH_TYPE:
+                num_rows = _field(metadata, header.offset + header.value, _NUM_ROWS_SLOT, "q")
+                found.append(StreamedBatch(begin, end, num_rows.value if num_rows else 0))
             begin = end
     except (struct.error, ValueError) as error:
         raise ValueError(f"{where} cannot be read as an Arrow IPC stream at byte {begin}: {error}") from None
@@ -92,7 +94,7 @@ def _field(flatbuffer: bytes, table: int, slot: int, form: str) -> _Field | None
         form: type of the field, as `struct` names it.
     """
     vtable = table - struct.unpack_from("<i", flatbuffer, table)[0]
-    slot_at = 4 + 2 * slot
+    slot_at = _VTABLE_HEAD_BYTES + _SLOT_BYTES * slot
     if slot_at >= struct.unpack_from("<H", flatbuffer, vtable)[0]:
         return None
     offset = struct.unpack_from("<H", flatbuffer, vtable + slot_at)[0]

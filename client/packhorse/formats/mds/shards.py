@@ -57,6 +57,27 @@ class _Shard:
     num_sequences: int
 
 
+class _Columns(NamedTuple):
+    """The columns of a shard, as the index describes them."""
+
+    names: list[str]
+    encodings: list[str]
+    sizes: list[int | None]
+    """The fixed size of each column in bytes; None or 0 if it has none."""
+
+
+class _Entry(NamedTuple):
+    """What the index says of one shard."""
+
+    columns: _Columns
+    name: str
+    """Name of the shard's file in the folder."""
+    size_bytes: int
+    num_sequences: int
+    compressed: Any
+    """The index's object about the compressed file, with its `basename`; None if there is none."""
+
+
 class _ColumnLayout(NamedTuple):
     """Where a column is in a sequence."""
 
@@ -111,11 +132,12 @@ class MdsShards:
         self.index_path = _below(self.path, INDEX)
         shown = without_secrets(str(self.index_path))
         entries = _entries(self.index_path)
-        names, encodings, sizes = _columns_of(entries[0])
+        columns = entries[0].columns
+        names, encodings, sizes = columns
         if len(set(names)) != len(names) or not len(names) == len(encodings) == len(sizes):
             raise ValueError(f"{shown}: columns, encodings and sizes do not fit each other")
         for number, entry in enumerate(entries):
-            if _columns_of(entry) != [names, encodings, sizes]:
+            if entry.columns != columns:
                 raise ValueError(f"{shown}: shard {number} has other columns than shard 0")
         self.columns: dict[str, str] = dict(zip(names, encodings, strict=True))
         """Name -> encoding, in the order of a sequence's bytes."""
@@ -306,17 +328,15 @@ def _below(folder: Path | str, name: str) -> Path | str:
     return f"{folder}/{name}" if isinstance(folder, str) else folder / name
 
 
-def _entries(path: Path | str) -> list[dict[str, Any]]:
+def _entries(path: Path | str) -> list[_Entry]:
     """Returns the entries of an index, one for each shard; a ValueError if it is not an index of MDS, version 2."""
     where = without_secrets(str(path))
     try:
         with open_binary(str(path)) as file:
             index = json.loads(file.read().decode())
-        version, entries = index["version"], list(index["shards"])
-        formats = {entry["format"] for entry in entries}
-        if version == 2 and formats == {"mds"}:
-            for entry in entries:
-                _check_entry(entry)
+        version, shards = index["version"], list(index["shards"])
+        formats = {shard["format"] for shard in shards}
+        entries = [_entry(shard) for shard in shards] if version == 2 and formats == {"mds"} else []
     except (UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
     if version != 2:
@@ -327,17 +347,16 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
     return entries
 
 
-def _check_entry(entry: dict[str, Any]) -> None:
-    """Raises a KeyError, TypeError or ValueError if an entry lacks what a shard is opened by."""
-    _columns_of(entry)
-    Path(entry["raw_data"]["basename"])
-    int(entry["raw_data"]["bytes"])
-    int(entry["samples"])
-
-
-def _columns_of(entry: dict[str, Any]) -> list[Any]:
-    """Returns the names, the encodings and the fixed sizes of a shard's columns, each a list."""
-    return [list(entry[f"column_{what}"]) for what in ("names", "encodings", "sizes")]
+def _entry(shard: dict[str, Any]) -> _Entry:
+    """Reads the index's object about a shard; a KeyError, TypeError or ValueError if it lacks a fact."""
+    raw = shard["raw_data"]
+    return _Entry(
+        columns=_Columns(*(list(shard[f"column_{what}"]) for what in _Columns._fields)),
+        name=os.fspath(raw["basename"]),
+        size_bytes=int(raw["bytes"]),
+        num_sequences=int(shard["samples"]),
+        compressed=shard.get("zip_data"),
+    )
 
 
 def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, _ColumnLayout]:
@@ -352,12 +371,11 @@ def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, _ColumnLayo
     return layouts
 
 
-def _shard(folder: Path | str, entry: dict[str, Any]) -> _Shard:
+def _shard(folder: Path | str, entry: _Entry) -> _Shard:
     """Returns the shard of an index's entry; raises if it is missing from the disk, or there only compressed."""
-    raw = entry["raw_data"]
-    path = _below(folder, raw["basename"])
+    path = _below(folder, entry.name)
     if isinstance(folder, Path) and isinstance(path, Path) and not path.exists():
-        compressed = entry.get("zip_data")
+        compressed = entry.compressed
         if compressed and (folder / compressed["basename"]).exists():
             raise ValueError(
                 f"{path} is only there compressed, as {compressed['basename']}, and cannot be mapped; "
@@ -365,4 +383,4 @@ def _shard(folder: Path | str, entry: dict[str, Any]) -> _Shard:
                 "compression"
             )
         raise FileNotFoundError(f"{path} is missing, but {INDEX} names it")
-    return _Shard(path, without_secrets(str(path)), int(raw["bytes"]), int(entry["samples"]))
+    return _Shard(path, without_secrets(str(path)), entry.size_bytes, entry.num_sequences)
