@@ -16,7 +16,7 @@ from packhorse.client import PackedDataset
 from packhorse.formats import MegatronTokens, MegatronWriter, object_store
 from packhorse.formats.object_store import StoreOptions, TokenStoreError
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.tokens import RemoteSource, TokenSourceError, as_token_source, read_ahead
+from packhorse.tokens import RemoteSource, TokenSourceError, as_token_source
 
 LENGTHS = np.random.default_rng(4).integers(1, 120, 400)
 OPTIONS = StoreOptions(attempt_seconds=0.5, retry=RetryPolicy(deadline_seconds=20, first_delay_seconds=0.01))
@@ -162,7 +162,7 @@ def test_a_block_that_was_altered_on_disk_is_fetched_again(make, expected, tmp_p
 
 
 def test_blocks_stay_within_their_limit(make, expected, monkeypatch, tmp_path):
-    defaults = read_ahead.FetchAhead.__init__.__kwdefaults__
+    defaults = fetch_ahead.FetchAhead.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "threads", 1)  # each of several may write a block while one of them looks
     limit = 6 * 4096
     source = make(cache_bytes=limit)

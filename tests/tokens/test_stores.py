@@ -21,8 +21,8 @@ from packhorse.client.sources import (
     TokenSourceError,
     as_token_source,
 )
+from packhorse.tokens.fetch_ahead import FetchAhead
 from packhorse.tokens.node_cache import BlockCache
-from packhorse.tokens.read_ahead import FetchAhead
 
 DATA = Path(__file__).parents[1] / "data"
 

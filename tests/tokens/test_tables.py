@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client.sources import TokenSourceError
-from packhorse.tokens.tables.table_source import RowLookup
+from packhorse.tokens.tables.row_lookup import RowLookup
 
 
 @given(

@@ -1,7 +1,7 @@
 """Writing the bins of an epoch to files, for loaders that read files instead of a stream.
 
-Owns the three forms (JSON lines, Parquet, and the files of xtuner's `PresetPackDataset` and `PresetSampler`), each with
-bins in the order of positions. Leaves requesting bins to `client/api.py`, and files that appear whole to
+Owns the forms JSON lines and Parquet, each with bins in the order of positions. Leaves the form of xtuner to
+`export._xtuner`, requesting bins to `client/api.py`, and files that appear whole to
 `packhorse.storage`.
 """
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from packhorse.client import BinBlock, Client
 from packhorse.client.options import NO_SKIPS
 from packhorse.client.streams import component_names, facts_of_bins
+from packhorse.export._xtuner import XTUNER_FILES, write_xtuner
 from packhorse.formats import require
 from packhorse.parameters import parameter
 from packhorse.storage import AtomicFiles, refuse_existing, refuse_url
@@ -29,10 +30,6 @@ __all__ = ["FILE_FORMATS", "export_epoch"]
 
 FILE_FORMATS = ("jsonl", "parquet", "xtuner")
 """The forms that `export_epoch` writes."""
-_XTUNER_FILES = ("samples.npy", "boundaries.npy", "order.npy", "paths.json")
-"""Files of the form xtuner; `_write_xtuner` says what they hold."""
-_PATH, _ID, _FIRST_TOKEN, _END_TOKEN, _NUM_COLUMNS = 0, 1, 4, 5, 6
-"""Columns of xtuner's `samples.npy` that are filled in, and how many there are."""
 
 
 def export_epoch(
@@ -89,29 +86,30 @@ def export_epoch(
     refuse_url(output, "output")
     if file_format not in FILE_FORMATS:
         raise ValueError(parameter("file_format") + f" must be one of {', '.join(FILE_FORMATS)}, got {file_format!r}")
-    if bool(paths) != (file_format == "xtuner"):
+    is_xtuner = file_format == "xtuner"
+    if bool(paths) != is_xtuner:
         raise ValueError(
             parameter("paths")
             + " names the files that xtuner reads: give it with "
             + parameter("file_format", "xtuner")
             + ", and only then"
         )
-    if with_tokens and file_format == "xtuner":
+    if with_tokens and is_xtuner:
         raise ValueError("xtuner reads tokens itself: leave them out, or take the format jsonl or parquet")
     output = Path(output)
-    files = [output / name for name in _XTUNER_FILES] if file_format == "xtuner" else [output]
+    files = [output / name for name in XTUNER_FILES] if is_xtuner else [output]
     refuse_existing(files, overwrite=overwrite)
     with client.stream_bins(dataset, epoch=epoch, seed=seed, skip=skip, with_tokens=with_tokens) as stream:
         header = stream.header
-        if file_format == "xtuner" and len(paths) != max(len(header.components), 1):
+        num_data_files = max(len(header.components), 1)
+        if is_xtuner and len(paths) != num_data_files:
             raise ValueError(
-                parameter("paths")
-                + f" has {len(paths)} files, but {dataset!r} is made of {max(len(header.components), 1)}"
+                parameter("paths") + f" has {len(paths)} files, but {dataset!r} is made of {num_data_files}"
             )
         blocks = _counted(stream, on_bins)
         with AtomicFiles(files, overwrite=overwrite) as atomic:
-            if file_format == "xtuner":
-                return _write_xtuner(blocks, atomic.files, paths)
+            if is_xtuner:
+                return write_xtuner(blocks, atomic.files, paths)
             if file_format == "parquet":
                 return _write_parquet(blocks, atomic.files[0], header, with_tokens=with_tokens)
             return _write_json_lines(blocks, atomic.files[0], header)
@@ -206,43 +204,3 @@ def _lists_of_sequences(
     ends = np.cumsum([0, *map(len, sequences)], dtype=np.int32)
     values = pa.array(np.concatenate([np.empty(0, np.uint32), *sequences]), kind)
     return pa.ListArray.from_arrays(pa.array(bounds), pa.ListArray.from_arrays(pa.array(ends), values))
-
-
-def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
-    """Writes the header of a .npy file of int64.
-
-    NumPy pads the header so that it can be rewritten in place with another number of rows, once that is known.
-    """
-    np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
-
-
-def _write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: Sequence[str]) -> int:
-    """Writes xtuner's four files; returns the number of bins.
-
-    `samples.npy` has six numbers for each sequence: the index of its file in `paths`, its id, -1, -1, and its first and
-    end token. `boundaries.npy` has the bins' bounds in samples, `order.npy` the bins in their order, `paths.json` the
-    paths.
-    """
-    samples, boundaries, order, path_list = files
-    for file, shape in ((samples, (0, _NUM_COLUMNS)), (boundaries, (0,)), (order, (0,))):
-        _write_header(file, shape)
-    boundaries.write(np.zeros(1, "<i8").tobytes())
-    num_bins = num_samples = 0
-    for block in blocks:
-        component_ids = block.component_of_sequences()
-        rows = np.full((len(block.ids), _NUM_COLUMNS), -1, dtype="<i8")
-        rows[:, _PATH] = 0 if component_ids is None else component_ids
-        rows[:, _ID] = block.ids
-        rows[:, _FIRST_TOKEN] = 0 if block.first_tokens is None else block.first_tokens
-        rows[:, _END_TOKEN] = rows[:, _FIRST_TOKEN] + block.lengths
-        samples.write(rows.data)
-        boundaries.write((block.bin_ends + num_samples).astype("<i8").data)
-        order.write(np.arange(num_bins, num_bins + len(block), dtype="<i8").data)
-        num_bins += len(block)
-        num_samples += len(rows)
-    # The headers again, now that the numbers of rows are known.
-    for file, shape in ((samples, (num_samples, _NUM_COLUMNS)), (boundaries, (num_bins + 1,)), (order, (num_bins,))):
-        file.seek(0)
-        _write_header(file, shape)
-    path_list.write(json.dumps(list(paths)).encode())
-    return num_bins

@@ -145,12 +145,12 @@ class MixtureTally:
     def reports(self) -> list[ComponentReport]:
         """Returns the report of each component, in order."""
         for report, came, left_out in zip(self._reports, self._entries, self._left_out, strict=True):
-            report.times = _times(came)
-            report.whole_times = _times([*came, *left_out]) if left_out else report.times
+            report.times = _counts_by_times(came)
+            report.whole_times = _counts_by_times([*came, *left_out]) if left_out else report.times
         return self._reports
 
 
-def _times(entries: list[NDArray[np.void]]) -> dict[int, int]:
+def _counts_by_times(entries: list[NDArray[np.void]]) -> dict[int, int]:
     """Returns t → number of entries that came t times, for each t from 1."""
     if not entries:
         return {}

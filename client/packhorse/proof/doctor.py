@@ -267,9 +267,10 @@ class _Examination:
             )
         text = f"the server's certificate is for {self._endpoint.server_name}, good for {min(days):.0f} days"
         if self._access.cert is not None:
-            days.append(days_until(expiry_of(self._access.cert)))
-            text += f", and this client's fits, good for {days[-1]:.0f} days"
-            if days[-1] < SOON_DAYS:
+            own_days = days_until(expiry_of(self._access.cert))
+            days.append(own_days)
+            text += f", and this client's fits, good for {own_days:.0f} days"
+            if own_days < SOON_DAYS:
                 text += f": have another issued, and replace {self._access.cert} with it; it is read again"
         return Finding("TLS", text, is_warning=min(days) < SOON_DAYS)
 
@@ -287,13 +288,13 @@ class _Examination:
 
     def _auth(self) -> Finding:
         """Lists the datasets, for which the server checks the token."""
-        sends = bool(self._credentials.metadata)
+        sends_token = bool(self._credentials.metadata)
         try:
             with self._transport() as transport:
                 self._listed = transport.answer(LIST_DATASETS, pb.ListDatasetsRequest(), self._seconds)
         except UnauthenticatedError as error:
-            where = _ANOTHER_TOKEN if sends else _FIRST_TOKEN
-            raise _FailedError(f"{error}; {where}") from None
+            way_out = _ANOTHER_TOKEN if sends_token else _FIRST_TOKEN
+            raise _FailedError(f"{error}; {way_out}") from None
         except AccessDeniedError as error:
             if error.metadata.get("cause") != "method":
                 raise _FailedError(str(error)) from None
@@ -308,7 +309,7 @@ class _Examination:
             if days >= SOON_DAYS:
                 return Finding("auth", text)
             return Finding("auth", f"{text}: {_ANOTHER_TOKEN}, and replace this one's file", is_warning=True)
-        if sends:
+        if sends_token:
             return Finding("auth", "the server accepts the token, which never expires, or asks for none")
         return Finding("auth", "the server asks for no token", is_warning=not is_local(self._host))
 

@@ -95,9 +95,11 @@ class AuditReport:
         bounds = np.concatenate(([0], block.bin_ends))
         sizes = np.diff(bounds)
         tokens = np.diff(np.concatenate(([0], np.cumsum(block.lengths, dtype=np.int64)))[bounds])
-        for overfull in np.flatnonzero(tokens > max_seq_len)[:1]:
+        is_overfull = tokens > max_seq_len
+        if is_overfull.any():
+            first = int(is_overfull.argmax())
             self.problems.append(
-                f"the bin at position {block.positions[overfull]} holds {tokens[overfull]} tokens, over {max_seq_len}"
+                f"the bin at position {block.positions[first]} holds {tokens[first]} tokens, over {max_seq_len}"
             )
         counts_bin = (block.positions >= 0) | (not repeats)
         is_counted = np.repeat(counts_bin, sizes)
@@ -117,8 +119,8 @@ class AuditReport:
             self.masked += masked
             self.replaced += replaced
         pairs = zip(self.sums, ids_sum(ids, first_tokens), strict=True)
-        first, second = ((total + of_block) % 2**64 for total, of_block in pairs)
-        self.sums = first, second
+        sum_1, sum_2 = ((total + of_block) % 2**64 for total, of_block in pairs)
+        self.sums = sum_1, sum_2
         entries = _entries(ids, first_tokens)
         if tally is not None:
             tally.add(block, entries, is_counted, is_left_out=bool(left_out_by))

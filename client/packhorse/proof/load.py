@@ -145,7 +145,8 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
                 epoch += 1
     except PackhorseError as error:
         measured.error = str(error)
-        measured.was_refused |= not measured.num_bins and isinstance(error.__cause__, TooManyStreamsError)
+        if not measured.num_bins and isinstance(error.__cause__, TooManyStreamsError):
+            measured.was_refused = True
     measured.seconds = time.perf_counter() - began
 
 

@@ -1,11 +1,11 @@
 """Audit of tokens: compares the batches of an epoch with a token source, token by token.
 
-Owns building the expected rows from the source and the bins, in a second, slow way, and the comparison. Leaves making
-batches to `PackedDataset`, as in training, and reading streams to `proof.epoch_audit`. Memory does not grow with the
-epoch.
+Owns reading what is expected from the source, and the totals. Leaves building expected rows to `proof._expected_row`,
+making batches to `PackedDataset`, as in training, and reading streams to `proof.epoch_audit`. Memory does not grow with
+the epoch.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packhorse.client import BinBlock, PackedBatch, PackedDataset, TokenSource
 from packhorse.client.batches import IGNORE_INDEX, RowFormat
 from packhorse.client.streams import AS_IT_IS, MASKED
+from packhorse.proof._expected_row import PADDING, ExpectedRow
 from packhorse.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.tokens import TokenSourceError
 from packhorse.tokens.pieces import PieceRule
@@ -22,8 +23,6 @@ from packhorse.types import Component, DatasetInfo, StreamHeader
 
 _MOST_NAMED = 10
 """Findings that a report lists, and ids that a finding names."""
-_PADDING = -1
-"""In the comparison, the value of sequence_ids and position_ids on padding, and the owner of padding."""
 _KNOWN = ("separators", "pad_token_id", "flatten", "total_multiple_of", "shift_labels", "shared_prefix", "media")
 """Fields of `RowFormat` that this module knows. Batches with a value in another field are not audited."""
 _MOST_MARKED = 1 << 28
@@ -194,8 +193,8 @@ class _Check:
             "input_ids": batch["input_ids"].numpy(),
             "attention_mask": batch["attention_mask"].numpy(),
             "labels": batch["labels"].numpy(),
-            "sequence_ids": np.where(is_token, batch["sequence_ids"].numpy(), _PADDING),
-            "position_ids": np.where(is_token, batch["position_ids"].numpy(), _PADDING),
+            "sequence_ids": np.where(is_token, batch["sequence_ids"].numpy(), PADDING),
+            "position_ids": np.where(is_token, batch["position_ids"].numpy(), PADDING),
         }
         start = 0
         for row, end in enumerate(bins.bin_ends.tolist()):
@@ -207,14 +206,14 @@ class _Check:
                 self._find(f"{finding} ({where})")
             start = end
 
-    def _row(self, bins: BinBlock, start: int, end: int, component_id: int, *, is_counted: bool) -> "_Row":
+    def _row(self, bins: BinBlock, start: int, end: int, component_id: int, *, is_counted: bool) -> ExpectedRow:
         """Builds the expected row of a bin, whose sequences are [start, end) of `bins`.
 
         `is_counted` is False for a bin that is repeated to fill the last step.
         """
         longest, against = self._longest[component_id], self._against.of_component(component_id)
         separators, shift = self._maker.form.separators, self._maker.form.shifts_labels
-        row = _Row(
+        row = ExpectedRow(
             self._info.max_seq_len,
             self._maker.form.pad_token_id,
             shift=shift,
@@ -281,94 +280,3 @@ class _Check:
 def _of_dataset(source: TokenSource, info: DatasetInfo) -> TokenSource:
     """Returns the source with look-up by the dataset's ids, or by its components' ids."""
     return source.for_components(info.components) if info.components else source.for_ids(info.id_column)
-
-
-class _Row:
-    """An expected row, built sequence by sequence."""
-
-    def __init__(self, capacity: int, pad_token_id: int, *, shift: bool, leaves_out_last: bool) -> None:
-        self._shift = shift
-        self._leaves_out_last = leaves_out_last
-        self.input_ids = np.full(capacity, pad_token_id, dtype=np.int64)
-        self.labels = np.full(capacity, IGNORE_INDEX, dtype=np.int64)
-        self.attention_mask = np.zeros(capacity, dtype=np.int64)
-        self._sequence_ids = np.full(capacity, _PADDING, dtype=np.int32)
-        self._position_ids = np.full(capacity, _PADDING, dtype=np.int64)
-        self._ids: list[int] = []  # of each sequence
-        self._room_starts: list[int] = []  # where the room of each sequence begins in the row
-        self._token_zeros: list[int] = []  # where each sequence's token 0 is in the row, or would be for a later piece
-        self._filled = 0
-
-    def add(
-        self,
-        sequence_id: int,
-        room: int,
-        piece: NDArray[np.integer],
-        is_predicted: NDArray[np.bool_],
-        *,
-        first: int,
-        bos: int | None,
-        eos: int | None,
-    ) -> None:
-        """Appends a sequence, or a piece of one.
-
-        Args:
-            sequence_id: its id.
-            room: its room in tokens.
-            piece: its tokens [n].
-            is_predicted: its loss mask: bool [n].
-            first: index of the piece's first token in the sequence.
-            bos: the separator before it, or None; it is never a target.
-            eos: the separator after it, or None; it is a target if the last token is.
-        """
-        before, after = [] if bos is None else [bos], [] if eos is None else [eos]
-        content = np.concatenate((before, piece, after)).astype(np.int64)
-        predicted = np.concatenate(([False] * len(before), is_predicted, is_predicted[-1:] if after else []))
-        targets = np.where(predicted, content, IGNORE_INDEX)
-        targets[0] = IGNORE_INDEX
-        if self._shift:
-            targets = np.append(targets[1:], IGNORE_INDEX)
-        if self._leaves_out_last and len(content) > 1:
-            content, targets = content[:-1], targets[:-1]
-        start, end = self._filled, self._filled + len(content)
-        if end > len(self.input_ids) or len(content) > room:
-            raise TokenSourceError(
-                f"sequence {sequence_id}: with {len(piece)} tokens it does not fit its room of {room} tokens; the "
-                "data compared with is not what the dataset was prepared from"
-            )
-        self.input_ids[start:end] = content
-        self.labels[start:end] = targets
-        self.attention_mask[start:end] = 1
-        self._sequence_ids[start:end] = len(self._ids)
-        self._position_ids[start:end] = np.arange(len(content))
-        self._ids.append(sequence_id)
-        self._room_starts.append(start)
-        self._token_zeros.append(start + len(before) - first)
-        self._filled += room
-
-    def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
-        """Yields a sentence about the first wrong token of each sequence that differs, and of the padding.
-
-        `tensors` has the actual row, by name. On padding, sequence_ids and position_ids are _PADDING in both.
-        """
-        starts = np.array(self._room_starts, dtype=np.int64)
-        named: set[int] = set()
-        for name, right in (
-            ("input_ids", self.input_ids),
-            ("attention_mask", self.attention_mask),
-            ("labels", self.labels),
-            ("sequence_ids", self._sequence_ids),
-            ("position_ids", self._position_ids),
-        ):
-            wrong = np.flatnonzero(tensors[name] != right)
-            owners = np.where(wrong < self._filled, np.searchsorted(starts, wrong, side="right") - 1, _PADDING)
-            for owner, first, count in zip(*np.unique(owners, return_index=True, return_counts=True), strict=True):
-                if owner in named:
-                    continue
-                named.add(int(owner))
-                at = int(wrong[first])
-                what = f"padding, token {at} of its row"
-                if owner != _PADDING:
-                    what = f"sequence {self._ids[owner]}, token {at - self._token_zeros[owner]}"
-                more = f" and {count - 1:,} more differ" if count > 1 else ""
-                yield f"{what}: {name} hold {tensors[name][at]} instead of {right[at]}{more}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packhorse.tokens.base import TokenSourceError
 from packhorse.tokens.fetched import FetchSource, as_integers
-from packhorse.tokens.tables.table_source import refuse_row_numbers
+from packhorse.tokens.tables.row_lookup import refuse_row_numbers
 
 
 class IndexableSource(FetchSource):

@@ -25,7 +25,7 @@ class Ranges(NamedTuple):
 
     buffers: Iterable[memoryview]
     """The buffer that holds each sequence: S of them, or more, such as one that is repeated endlessly."""
-    firsts: NDArray[np.int64]
+    begins_bytes: NDArray[np.int64]
     """Where each sequence begins in its buffer, in bytes: int64 [S]."""
     lengths: NDArray[np.int64]
     """Number of tokens of each sequence: int64 [S]."""
@@ -58,12 +58,14 @@ class MappedSource(TokenSource):
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
         """Returns tokens of one sequence, a view; see `TokenSource.read`."""
-        buffers, firsts, lengths = self._locate(np.array([sequence_id]))
+        buffers, begins_bytes, lengths = self._locate(np.array([sequence_id]))
         left = max(int(lengths[0]) - start, 0)
         count = left if length is None else min(left, length)
         if not count:
             return np.empty(0, self._dtype)
-        return np.frombuffer(next(iter(buffers)), self._dtype, count, int(firsts[0]) + start * self._dtype.itemsize)
+        return np.frombuffer(
+            next(iter(buffers)), self._dtype, count, int(begins_bytes[0]) + start * self._dtype.itemsize
+        )
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the lengths of whole sequences; see `TokenSource.lengths`."""
@@ -128,21 +130,22 @@ class MappedSource(TokenSource):
 
         Arguments are those of `gather`.
         """
-        buffers, firsts, held = self._locate(ids)
-        wanted = lengths.astype(np.int64, copy=False)
-        wanted_end = wanted if first_tokens is None else first_tokens + wanted
+        buffers, begins_bytes, held = self._locate(ids)
+        planned = lengths.astype(np.int64, copy=False)
+        planned_ends = planned if first_tokens is None else first_tokens + planned
         is_whole = first_tokens is None and not truncate
-        is_wrong = held != wanted_end if is_whole else held < wanted_end
+        is_wrong = held != planned_ends if is_whole else held < planned_ends
         if is_wrong.any():
             i = int(is_wrong.argmax())
             start = 0 if first_tokens is None else int(first_tokens[i])
-            refuse_length(int(ids[i]), int(wanted[i]), int(held[i]), start=start, is_whole=is_whole)
+            refuse_length(int(ids[i]), int(planned[i]), int(held[i]), start=start, is_whole=is_whole)
         itemsize = self._dtype.itemsize
         if first_tokens is not None:
-            firsts = firsts + first_tokens * itemsize
-        stops = firsts + wanted * itemsize
+            begins_bytes = begins_bytes + first_tokens * itemsize
+        ends_bytes = begins_bytes + planned * itemsize
         return [
-            buffer[first:stop] for buffer, first, stop in zip(buffers, firsts.tolist(), stops.tolist(), strict=False)
+            buffer[begin:end]
+            for buffer, begin, end in zip(buffers, begins_bytes.tolist(), ends_bytes.tolist(), strict=False)
         ]
 
     def _write(

@@ -31,7 +31,7 @@ from packhorse.tokens.store_cache import (
     CachedObject,
     StoreCache,
 )
-from packhorse.tokens.tables.table_source import RowLookup, refuse_row_numbers
+from packhorse.tokens.tables.row_lookup import RowLookup, refuse_row_numbers
 
 
 class TokenFileSource(MappedSource):

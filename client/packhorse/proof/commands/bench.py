@@ -94,7 +94,8 @@ def command(
         steps_per_second=steps_per_second,
     )
     num_cores = os.cpu_count() or 1
-    facts = _facts(load, *run_load(load, processes or min(_MOST_PROCESSES, num_cores)), num_cores)
+    streams, processor_seconds = run_load(load, processes or min(_MOST_PROCESSES, num_cores))
+    facts = _facts(load, streams, processor_seconds, num_cores)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:

@@ -1,6 +1,6 @@
 """Lists of Arrow data as NumPy arrays: what Arrow's list layouts mean.
 
-Leaves which column holds tokens to `_token_columns`, and which row an id is in to `table_source`.
+Leaves which column holds tokens to `_token_columns`, and which row an id is in to `row_lookup`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats import require
 from packhorse.formats.arrow import nulls_of, values_of
+from packhorse.formats.extras import ARROW, require
 from packhorse.tokens.base import TokenSourceError
-
-ARROW = "client,arrow"
-"""Extras of packhorse that install pyarrow, which only some sources need."""
 
 
 class Located(NamedTuple):

@@ -1,7 +1,7 @@
 """`RowGroupSource`: a base class for tables that are decoded a row group at a time, whatever their files are.
 
 Owns which row group holds a row, which decoded row groups are kept, and which are decoded ahead. Leaves the layout of
-lists to `_list_columns`, looking ids up to `table_source`, and files to `parquet` and `remote_arrow`.
+lists to `_list_columns`, looking ids up to `row_lookup`, and files to `parquet` and `remote_arrow`.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from packhorse.formats.object_store import for_each
 from packhorse.tokens.base import TokenSourceError
+from packhorse.tokens.fetch_ahead import FetchAhead
 from packhorse.tokens.fetched import FetchSource
-from packhorse.tokens.read_ahead import FetchAhead
 from packhorse.tokens.store_cache import StoreCache
 from packhorse.tokens.tables._decoded import DecodedCache, FlatColumn
 from packhorse.tokens.tables._list_columns import ListColumn
 from packhorse.tokens.tables._token_columns import check_id_type, choose_column, token_dtype_of
-from packhorse.tokens.tables.table_source import RowLookup, TableSource, ids_of
+from packhorse.tokens.tables.row_lookup import RowLookup
+from packhorse.tokens.tables.table_source import TableSource, ids_of
 
 DEFAULT_KEPT_BYTES = 1 << 28
 """Default size of the decoded row groups that each process keeps."""
@@ -130,10 +131,10 @@ class RowGroupSource(TableSource, FetchSource):
         """Returns the row within its file, and the file."""
         rows = self._rows(np.array([sequence_id]))
         group = int(self._groups_of(rows)[0])
-        number, in_file = self._place_of(group)
+        file, in_file = self._place_of(group)
         first_group = group - in_file
         first_row = int(self._row_ends[first_group - 1]) if first_group else 0
-        return f"row {int(rows[0]) - first_row} of {self._files[number].where}"
+        return f"row {int(rows[0]) - first_row} of {file.where}"
 
     def _has_column(self, name: str) -> bool:
         return all(name in file.look().schema.names for file in self._files)
@@ -170,32 +171,28 @@ class RowGroupSource(TableSource, FetchSource):
         """Returns a row group's tokens: decoded here, or mapped from the node's disk if decoded columns are kept."""
         if self._disk is None:
             return self._decode(group)
-        number, in_file = self._place_of(group)
-        file = self._files[number]
+        file, in_file = self._place_of(group)
         return self._disk.column(file.version, file.where, self._column, in_file, lambda: self._decode(group))
 
     def _decode(self, group: int) -> ListColumn:
         """Reads and decodes a row group's tokens."""
-        where = self._files[self._file_of(group)].where
+        file, _ = self._place_of(group)
         data = self._read(group, self._column)
-        dtype = token_dtype_of(data.schema, self._column, where)
-        return ListColumn(_chunks(data), dtype=dtype, where=where, column=self._column, nbytes=data.nbytes)
+        dtype = token_dtype_of(data.schema, self._column, file.where)
+        return ListColumn(_chunks(data), dtype=dtype, where=file.where, column=self._column, nbytes=data.nbytes)
 
     def _read(self, group: int, column: str) -> Any:
         """Returns one column of a row group, as Arrow data."""
-        number, in_file = self._place_of(group)
-        return self._files[number].read(in_file, column)
+        file, in_file = self._place_of(group)
+        return file.read(in_file, column)
 
-    def _place_of(self, group: int) -> tuple[int, int]:
-        """Returns the number of the file that holds a row group, and the row group's number in that file."""
-        number = self._file_of(group)
-        return number, group - (int(self._group_ends[number - 1]) if number else 0)
+    def _place_of(self, group: int) -> tuple[GroupedFile, int]:
+        """Returns the file that holds a row group, and the row group's number in that file."""
+        number = int(np.searchsorted(self._group_ends, group, side="right"))
+        return self._files[number], group - (int(self._group_ends[number - 1]) if number else 0)
 
     def _groups_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._row_ends, rows, side="right")
-
-    def _file_of(self, group: int) -> int:
-        return int(np.searchsorted(self._group_ends, group, side="right"))
 
 
 def _chunks(data: Any) -> list[Any]:

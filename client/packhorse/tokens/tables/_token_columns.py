@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.formats import require
 from packhorse.formats.arrow import column_type, evident_column, is_token_list
+from packhorse.formats.extras import ARROW, require
 from packhorse.parameters import parameter
 from packhorse.tokens.base import TokenSourceError
-from packhorse.tokens.tables._list_columns import ARROW
 
 
 def choose_column(schema: Any, column: str | None, where: str) -> str:

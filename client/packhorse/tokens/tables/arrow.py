@@ -1,6 +1,6 @@
 """Arrow files on a disk, memory-mapped, and Hugging Face datasets as a source.
 
-Owns opening them; leaves the layout of lists to `_list_columns`, looking ids up to `table_source`, copying tokens to
+Owns opening them; leaves the layout of lists to `_list_columns`, looking ids up to `row_lookup`, copying tokens to
 `packhorse.tokens.mapped`, and files in a store to `remote_arrow`.
 """
 
@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats import require
 from packhorse.formats.arrow import OpenArrow, open_arrow, record_batches, values_of
 from packhorse.formats.arrow.folders import arrow_files
+from packhorse.formats.extras import ARROW, require
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.tokens.base import TokenSourceError
 from packhorse.tokens.mapped import MappedSource, Ranges
-from packhorse.tokens.tables._list_columns import ARROW, ListColumn
+from packhorse.tokens.tables._list_columns import ListColumn
 from packhorse.tokens.tables._token_columns import check_id_type, choose_column, token_dtype_of
-from packhorse.tokens.tables.table_source import RowLookup, TableSource, ids_of
+from packhorse.tokens.tables.row_lookup import RowLookup
+from packhorse.tokens.tables.table_source import TableSource, ids_of
 
 
 class ArrowSource(TableSource, MappedSource):

@@ -19,7 +19,8 @@ from packhorse.tokens.fetched import FetchSource, as_integers
 from packhorse.tokens.read_ahead import ReadAhead
 from packhorse.tokens.store_cache import CachedObject, StoreCache
 from packhorse.tokens.tables._token_columns import choose_by_name
-from packhorse.tokens.tables.table_source import RowLookup, TableSource
+from packhorse.tokens.tables.row_lookup import RowLookup
+from packhorse.tokens.tables.table_source import TableSource
 
 _MOST_OPEN_SHARDS = 1024
 """Shards of a store whose offsets are held in memory."""
@@ -158,13 +159,13 @@ class _StoredShards:
     def __init__(self, shards: MdsShards, store: StoreCache) -> None:
         self._shards = shards
         self._store = store
-        self._open = BoundedCache[int, _OpenShard](_MOST_OPEN_SHARDS)
+        self._opened = BoundedCache[int, _OpenShard](_MOST_OPEN_SHARDS)
         self._reads = ReadAhead(self._object_of, store)
 
     def cell(self, index: int, column: str) -> memoryview:
         """Returns the bytes of one column of one sequence; see `MdsShards.cell`."""
         number, row = self._shards.shard_of(index)
-        begin, end = self._opened(number).offsets[row : row + 2].tolist()
+        begin, end = self._shard(number).offsets[row : row + 2].tolist()
         sequence = bytes(self._reads.read(number, begin, end))  # a view would keep the whole block in memory
         return self._shards.cell_of(memoryview(sequence), column, f"{self._shards.where_of(number)}: sequence {index}")
 
@@ -174,19 +175,20 @@ class _StoredShards:
         chosen = np.unique(numbers).tolist()
         begins, ends = np.empty_like(rows), np.empty_like(rows)
         # Several shards at a time: the store is asked for the size and the offsets of each before any of its blocks.
-        for number, shard in zip(chosen, for_each(chosen, self._opened), strict=True):
-            here = numbers == number
-            begins[here], ends[here] = shard.offsets[rows_there[here]], shard.offsets[rows_there[here] + 1]
+        for number, shard in zip(chosen, for_each(chosen, self._shard), strict=True):
+            is_there = numbers == number
+            rows_of_shard = rows_there[is_there]
+            begins[is_there], ends[is_there] = shard.offsets[rows_of_shard], shard.offsets[rows_of_shard + 1]
         self._reads.expect(numbers, begins, ends)
 
     def _object_of(self, number: int) -> CachedObject:
-        return self._opened(number).stored
+        return self._shard(number).stored
 
-    def _opened(self, number: int) -> "_OpenShard":
+    def _shard(self, number: int) -> "_OpenShard":
         """Returns a shard, which is opened when it is first needed."""
-        return self._open.get(number, lambda: self._read_head(number))
+        return self._opened.get(number, lambda: self._open_shard(number))
 
-    def _read_head(self, number: int) -> "_OpenShard":
+    def _open_shard(self, number: int) -> "_OpenShard":
         """Opens a shard and reads its offsets; a ValueError if they do not fit the index."""
         url, num_sequences = self._shards.shards[number]
         stored = CachedObject(str(url), self._store)

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from packhorse.formats import require
+from packhorse.formats.extras import ARROW, require
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import as_path, named_files
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
 from packhorse.tokens.base import TokenSourceError
 from packhorse.tokens.store_cache import CachedObject, StoreCache
-from packhorse.tokens.tables._list_columns import ARROW
 from packhorse.tokens.tables._row_groups import DEFAULT_KEPT_BYTES, FileLayout, RowGroupSource
 
 
@@ -74,10 +73,12 @@ class ParquetSource(RowGroupSource):
         paths = [name for name in names if not is_url(name)]
         if urls and paths:
             raise TokenSourceError(f"{paths[0]} is a file and {without_secrets(urls[0])} a URL; give all of one kind")
+        if urls:
+            files = for_each(urls, lambda url: _ParquetFile(url, store))
+        else:
+            files = [_ParquetFile(path, store) for path in paths]
         super().__init__(
-            for_each(names, lambda name: _ParquetFile(name, store))
-            if urls
-            else [_ParquetFile(name, store) for name in names],
+            files,
             column=column,
             id_column=id_column,
             kept_bytes=cache_bytes,

@@ -7,13 +7,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from packhorse.formats import require
 from packhorse.formats.arrow import read_arrow
 from packhorse.formats.arrow.folders import arrow_objects
 from packhorse.formats.arrow.streams import StreamedBatch, streamed_batches
+from packhorse.formats.extras import ARROW, require
 from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.tokens.store_cache import CachedObject, StoreCache
-from packhorse.tokens.tables._list_columns import ARROW
 from packhorse.tokens.tables._row_groups import DEFAULT_KEPT_BYTES, FileLayout, RowGroupSource
 
 
