@@ -35,7 +35,7 @@ DEEP = {
     ("trainers", "loading.folder"): "a prepared folder by itself, as users give it",
     ("trainers", "loading.peers"): "how ranks of Megatron get what the first reads",
     ("trainers", "loading.ranks"): "which ranks of Megatron read",
-    ("trainers", "presets.megatron"): "the rule that Megatron's kernels demand",
+    ("trainers", "presets.megatron_alignment"): "the rule that Megatron's kernels demand",
     ("trainers", "streams.cursor"): "where a checkpoint of Megatron resumes",
     ("vision", "batches.row_format"): "the type of a function that loads images",
 }

@@ -41,8 +41,8 @@ FAULTS = (
     Fault(
         "split tree: the cell after an offset",
         "server/packhorse/epoch/sources/_split.py",
-        "num += stratum + (item < offset)",
-        "num += stratum + (item <= offset)",
+        "num_lesser += stratum + (item < offset)",
+        "num_lesser += stratum + (item <= offset)",
         "tests/epoch/sources/test_mixture.py",
     ),
     Fault(

@@ -16,7 +16,7 @@ from packhorse.client import PackedDataset
 from packhorse.formats import MegatronTokens, MegatronWriter, object_store
 from packhorse.formats.object_store import StoreOptions, TokenStoreError
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.tokens import RemoteSource, TokenSourceError, as_token_source
+from packhorse.tokens import RemoteSource, TokenSourceError, as_token_source, fetch_ahead
 
 LENGTHS = np.random.default_rng(4).integers(1, 120, 400)
 OPTIONS = StoreOptions(attempt_seconds=0.5, retry=RetryPolicy(deadline_seconds=20, first_delay_seconds=0.01))

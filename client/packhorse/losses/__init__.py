@@ -1,15 +1,10 @@
 """Losses: weights of tokens, and sums and metrics by sequence and by component."""
 
+from packhorse.losses.components import ComponentMetrics, per_component_metrics
 from packhorse.losses.counts import LossCounts
 from packhorse.losses.groups import SequenceGroups
 from packhorse.losses.loss_weights import LossReduction, build_loss_weights
-from packhorse.losses.sums import (
-    ComponentMetrics,
-    per_component_metrics,
-    sequence_log_probs,
-    sum_over_sequences,
-    trained_log_probs,
-)
+from packhorse.losses.sums import sequence_log_probs, sum_over_sequences, trained_log_probs
 
 __all__ = [
     "ComponentMetrics",

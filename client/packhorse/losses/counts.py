@@ -102,10 +102,10 @@ class LossCounts:
 
 def counts_of_targets(targets: torch.Tensor, groups: SequenceGroups | None) -> LossCounts:
     """Counts a batch from the number of targets of every sequence: int64 [n]."""
-    of_groups = targets.new_zeros(groups.num_groups if groups else 0)
+    targets_of_groups = targets.new_zeros(groups.num_groups if groups else 0)
     if groups:
-        of_groups.index_add_(0, numbers_on(groups, targets.device), targets)
-    return LossCounts(num_targets=targets.sum(), num_sequences=(targets > 0).sum(), targets_of_groups=of_groups)
+        targets_of_groups.index_add_(0, numbers_on(groups, targets.device), targets)
+    return LossCounts(num_targets=targets.sum(), num_sequences=(targets > 0).sum(), targets_of_groups=targets_of_groups)
 
 
 def counts_on(counts: LossCounts, device: torch.device) -> LossCounts:

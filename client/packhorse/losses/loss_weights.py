@@ -28,9 +28,9 @@ import torch
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.masks.transfer import move, sequence_index
 from packhorse.losses._batch_facts import group_ids_of, layout_of, targets_of_sequences
+from packhorse.losses.components import component_names
 from packhorse.losses.counts import LossCounts, counts_of_targets, counts_on
 from packhorse.losses.groups import SequenceGroups, groups_of, numbers_on
-from packhorse.losses.sums import component_names
 
 
 class LossReduction(StrEnum):

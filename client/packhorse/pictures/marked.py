@@ -22,7 +22,9 @@ class MarkedRange:
     text: str
     """The text of the tokens."""
     num_tokens: int
+    """Number of tokens."""
     is_trained: bool
+    """Whether the model is trained to predict them."""
     origin: str = ""
     """The part of the row from which they come, such as `messages[1].content`; empty for the template's own text."""
 

@@ -16,7 +16,7 @@ from packhorse.client.connecting import as_server
 from packhorse.client.loading.folder import resolve_folder
 from packhorse.client.loading.ranks import find_rank
 from packhorse.client.options import as_run
-from packhorse.client.presets.megatron import check_segments, megatron_alignment
+from packhorse.client.presets.megatron_alignment import check_segments, megatron_alignment
 from packhorse.parallel import context_batch
 from packhorse.topology import ContextRule
 from packhorse.trainers._data import PackedData

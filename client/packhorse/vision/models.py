@@ -96,10 +96,10 @@ def _internvl(config: Any) -> dict[str, Any]:
     """Returns the fields of Media for InternVL."""
     vision = config.vision_config
     side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
-    return {"keys": ("pixel_values",), "grids": partial(_tiles, side=side)}
+    return {"keys": ("pixel_values",), "grids": partial(_tile_grids, side=side)}
 
 
-def _tiles(tensors: _Tensors, *, side: int) -> NDArray[np.int64]:
+def _tile_grids(tensors: _Tensors, *, side: int) -> NDArray[np.int64]:
     """Returns a square grid for each tile of the images."""
     return np.tile(np.array([1, side, side]), (len(tensors["pixel_values"]), 1))
 
@@ -108,29 +108,31 @@ def _llava_onevision(config: Any) -> dict[str, Any]:
     """Returns the fields of Media for LLaVA-OneVision."""
     grids = partial(
         _llava_grids,
-        image_size=config.vision_config.image_size,
-        side=config.vision_config.image_size // config.vision_config.patch_size,
+        tile_pixels=config.vision_config.image_size,
+        tile_side=config.vision_config.image_size // config.vision_config.patch_size,
         pinpoints=config.image_grid_pinpoints,
-        most_tiles=int(config.vision_aspect_ratio.removeprefix("anyres_max_")),
+        max_tiles=int(config.vision_aspect_ratio.removeprefix("anyres_max_")),
     )
-    return {"keys": ("pixel_values", "image_sizes", "batch_num_images"), "grids": grids, "pads": True}
+    keys = ("pixel_values", "image_sizes", "batch_num_images")
+    return {"keys": keys, "grids": grids, "pads": True}  # pads: images have different numbers of tiles
 
 
 def _llava_grids(
-    tensors: _Tensors, *, image_size: int, side: int, pinpoints: list[list[int]], most_tiles: int
+    tensors: _Tensors, *, tile_pixels: int, tile_side: int, pinpoints: list[list[int]], max_tiles: int
 ) -> NDArray[np.int64]:
     """Returns the placeholders of each image, as a grid of one row: int64 [images, 3].
 
-    An image has side² placeholders for itself, scaled down to a square. If it is the only image of its sequence, it
-    also has placeholders for its tiles, laid out as one picture without the padding at its borders; each line of tiles
-    ends in one more. With several images, none has tiles: each takes side² + 1. As in `LlavaOnevisionProcessor`.
+    An image has tile_side² placeholders for itself, scaled down to a square. If it is the only image of its sequence,
+    it also has placeholders for its tiles, laid out as one picture without the padding at its borders; each line of
+    placeholders ends in one more. If there are several images, none has tiles, and each takes tile_side² + 1. This is
+    the rule of `LlavaOnevisionProcessor`.
 
     Args:
         tensors: the processor's output for a sequence.
-        image_size: side of a tile in pixels.
-        side: side of a tile in placeholders.
+        tile_pixels: side of a tile in pixels.
+        tile_side: side of a tile in placeholders.
         pinpoints: sizes in pixels, (height, width), to which an image may be scaled before it is cut into tiles.
-        most_tiles: tiles whose placeholders are used at full resolution; more are scaled down to about as many.
+        max_tiles: tiles whose placeholders are used at full resolution; more are scaled down to about as many.
     """
     from transformers.image_processing_utils import select_best_resolution
 
@@ -141,19 +143,19 @@ def _llava_grids(
             f"{tensors['batch_num_images'].tolist()}; give the processor all images of a sequence as one list"
         )
     if len(sizes) > 1:
-        return np.tile(np.array([1, 1, side**2 + 1]), (len(sizes), 1))
-    height, width = (side * (size // image_size) for size in select_best_resolution(sizes[0], pinpoints))
+        return np.tile(np.array([1, 1, tile_side**2 + 1]), (len(sizes), 1))
+    height, width = (tile_side * (size // tile_pixels) for size in select_best_resolution(sizes[0], pinpoints))
     height, width = _without_padding(height, width, sizes[0])
-    height, width = _scaled_down(height, width, most_tiles * side**2)
-    return np.array([[1, 1, side**2 + height * (width + 1)]])
+    height, width = _scaled_down(height, width, max_tiles * tile_side**2)
+    return np.array([[1, 1, tile_side**2 + height * (width + 1)]])
 
 
-def _without_padding(height: int, width: int, image: list[int]) -> tuple[int, int]:
+def _without_padding(height: int, width: int, image_size: list[int]) -> tuple[int, int]:
     """Returns the placeholders of an image's tiles, in height and width, less those of its padding.
 
     The image, of (height, width) in pixels, was padded on two opposite sides to the shape of its tiles.
     """
-    own_height, own_width = image
+    own_height, own_width = image_size
     if own_width / own_height > width / height:
         height -= (height - int(round(own_height * (width / own_width), _LLAVA_DIGITS))) // 2 * 2
     else:
@@ -161,9 +163,9 @@ def _without_padding(height: int, width: int, image: list[int]) -> tuple[int, in
     return height, width
 
 
-def _scaled_down(height: int, width: int, most: int) -> tuple[int, int]:
-    """Returns height and width, scaled down to about `most` placeholders if there are clearly more."""
-    ratio = math.sqrt(height * width / most)
+def _scaled_down(height: int, width: int, max_placeholders: int) -> tuple[int, int]:
+    """Returns height and width, scaled down to about `max_placeholders` placeholders if there are clearly more."""
+    ratio = math.sqrt(height * width / max_placeholders)
     return (int(height // ratio), int(width // ratio)) if ratio > _LLAVA_LEAST_RATIO else (height, width)
 
 

@@ -1,8 +1,8 @@
 """The layout of a batch: where its sequences lie in rows. Every mask is made from it.
 
-Owns offsets in host memory, everything that follows only from them (`cu_seqlens`, `sequence_ids`), and the form in
-which dataclasses of arrays are pickled (`reduced`). Leaves tokens to `_content`, and inputs of attention kernels to
-`masks`.
+Owns offsets in host memory, and everything that follows only from them (`cu_seqlens`, `sequence_ids`). Leaves tokens to
+`_content`, and inputs of attention kernels to `masks`. At the end stands the form in which dataclasses of arrays are
+pickled (`reduced`), since saved files name this module in it.
 """
 
 from collections.abc import Callable, Mapping
@@ -378,7 +378,7 @@ def as_layout(where: LayoutLike) -> PackLayout:
 
 
 _Array = tuple[Any, ...]
-"""An array as it is pickled: (dtype as text, content as bytes), then its sizes if it has several dimensions."""
+"""An array as it is pickled: dtype as text, content as bytes, then its sizes if it has several dimensions."""
 
 
 def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -388,21 +388,24 @@ def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """
     arrays: dict[int, _Array] = {}  # by id: an array that two fields share is written once, and shared when read
 
-    def plain(value: Any) -> Any:
+    def without_array(value: Any) -> Any:
         if not isinstance(value, np.ndarray):
             return value
         shape = value.shape if value.ndim > 1 else ()
         content = value.tobytes() or None  # `torch.load` refuses empty bytes
         return arrays.setdefault(id(value), (value.dtype.str, content, *shape))
 
-    return restored, (type(instance), {field.name: plain(getattr(instance, field.name)) for field in fields(instance)})
+    return restored, (
+        type(instance),
+        {field.name: without_array(getattr(instance, field.name)) for field in fields(instance)},
+    )
 
 
 def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
     """Makes a dataclass of the values that `reduced` returned."""
     arrays: dict[int, Any] = {}
 
-    def whole(value: Any) -> Any:
+    def with_array(value: Any) -> Any:
         if not isinstance(value, tuple):
             return value
         if id(value) not in arrays:
@@ -411,4 +414,4 @@ def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
             arrays[id(value)] = array.reshape(shape) if shape else array
         return arrays[id(value)]
 
-    return kind(**{name: whole(value) for name, value in values.items()})
+    return kind(**{name: with_array(value) for name, value in values.items()})

@@ -1,9 +1,9 @@
-"""`BinsReader`: how one process of `PackedBins` reads, with its connection and the epochs and rows in use.
+"""`BinsReader`: a connection of `PackedBins`, and the bins and rows that are read over it.
 
-Owns requests for bins, and how many epochs stay in memory. Leaves reading ahead to `_read_ahead`, and rows to `_rows`.
+Owns requests for bins, and how many epochs stay in memory. Leaves reading ahead to `_read_ahead`, and making rows ahead
+to `_rows`.
 """
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,14 +24,14 @@ _OPEN_EPOCHS = 2
 
 
 class _IndexedRows(NamedTuple):
-    """The rows that some indices mean."""
+    """The rows of an epoch or several, and the indices that they were made for."""
 
     indices: Indices
     rows: RowsAhead
 
 
 class BinsReader:
-    """One process's connection, and the bins and rows that it reads over it. Many threads may use it.
+    """One process's connection, and the bins and rows read over it. Many threads may use it.
 
     Args:
         client: this process's connection.
@@ -50,12 +50,7 @@ class BinsReader:
         *,
         with_tokens: bool,
     ) -> None:
-        self.pid = os.getpid()
         self.client = client
-        self.is_prepared = False
-        """Whether the BatchMaker of this process was prepared for the dataset."""
-        self.assembling = threading.Lock()
-        """Held by the thread that makes a batch."""
         self._run = run
         self._rows_at = rows_at
         self._lock = lock
@@ -89,8 +84,8 @@ class BinsReader:
                 with_tokens=self._with_tokens,
             )
         except RequestTooLargeError as error:
-            fitting = int(error.metadata.get("limit", 0))
-            if not 0 < fitting < len(positions):
+            max_positions = int(error.metadata.get("limit", 0))
+            if not 0 < max_positions < len(positions):
                 raise
-        parts = (positions[:fitting], positions[fitting:])
+        parts = (positions[:max_positions], positions[max_positions:])
         return joined([self._fetch(epoch, digest, part) for part in parts])

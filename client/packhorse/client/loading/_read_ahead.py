@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import gcd
 
 from packhorse.client.streams.blocks import BinBlock, joined
@@ -38,8 +39,8 @@ class _Chunk:
 
     def find(self, position: int) -> int:
         """Returns the index of a position's bin in the block; -1 if this chunk does not have it."""
-        index, rest = divmod(position - self.first, self.stride)
-        return index if rest == 0 and 0 <= index < len(self.block) else -1
+        index, remainder = divmod(position - self.first, self.stride)
+        return index if remainder == 0 and 0 <= index < len(self.block) else -1
 
 
 class ReadAhead:
@@ -63,38 +64,37 @@ class ReadAhead:
         """Returns the bins at these positions, in their order. Calls `fetch`, which may raise, at most once."""
         with self._lock:
             self._seen.extend(positions)
-            found = _taken(positions, self._chunks)
-            stride = 0 if found is not None or not self._bins_per_chunk else stride_of(self._seen, sparsest=_SPARSEST)
-        if found is not None:
-            return found
+            if (found := _bins_in(self._chunks, positions)) is not None:
+                return found
+            stride = stride_of(self._seen, sparsest=_SPARSEST) if self._bins_per_chunk else 0
         if not stride:
             block = self._fetch(positions)
-            self._bins_per_chunk = self._bins_per_chunk or _bins_per_chunk(block)
+            self._bins_per_chunk = self._bins_per_chunk or _chunk_size_for(block)
             return block
         with self._fetching:  # if several threads walk, the first reads and the others find the chunk
             with self._lock:
                 chunks = list(self._chunks)
-            if (found := _taken(positions, chunks)) is None:
+            if (found := _bins_in(chunks, positions)) is None:
                 chunks = self._read(positions, stride, chunks)
-                found = _taken(positions, chunks)
+                found = _bins_in(chunks, positions)
             assert found is not None
             return found
 
     def _read(self, positions: Sequence[int], stride: int, known: Sequence[_Chunk]) -> list[_Chunk]:
-        """Reads the chunks that hold the missing positions, in one request; returns them and the known chunks.
+        """Reads the chunks that hold the missing positions, in one request; returns them, then the known chunks.
 
-        Chunks lie on a fixed grid, so that all threads of a walk request the same ones: `size` positions, of which a
-        chunk has every `stride`-th. With size 8 and stride 2, positions 1, 3, 5, 7 are a chunk.
+        Chunks lie on a fixed grid, so that all threads of a walk request the same ones: a chunk has every `stride`-th
+        of `span` positions. With span 8 and stride 2, positions 1, 3, 5, 7 are a chunk.
         """
-        size = self._bins_per_chunk * stride
+        span = self._bins_per_chunk * stride
         missing = [position for position in positions if all(chunk.find(position) < 0 for chunk in known)]
-        begins = sorted({position // size * size + position % stride for position in missing})
-        ranges = [range(begin, min(begin + size, self._num_bins), stride) for begin in begins]
-        block = self._fetch([position for of_chunk in ranges for position in of_chunk])
+        begins = sorted({position // span * span + position % stride for position in missing})
+        ranges = [range(begin, min(begin + span, self._num_bins), stride) for begin in begins]
+        block = self._fetch(list(chain.from_iterable(ranges)))
         chunks, end = [], 0
-        for of_chunk in ranges:
-            begin, end = end, end + len(of_chunk)
-            chunks.append(_Chunk(of_chunk.start, stride, block.slice(begin, end)))
+        for chunk_positions in ranges:
+            begin, end = end, end + len(chunk_positions)
+            chunks.append(_Chunk(chunk_positions.start, stride, block.slice(begin, end)))
         with self._lock:
             self._chunks.extend(chunks)
         return [*chunks, *known]
@@ -118,7 +118,7 @@ def stride_of(seen: Sequence[int], *, sparsest: int) -> int:
     return stride
 
 
-def _taken(positions: Sequence[int], chunks: Sequence[_Chunk] | deque[_Chunk]) -> BinBlock | None:
+def _bins_in(chunks: Sequence[_Chunk] | deque[_Chunk], positions: Sequence[int]) -> BinBlock | None:
     """Returns the bins at these positions; None if the chunks do not hold all."""
     parts: list[BinBlock] = []
     current: _Chunk | None = None  # its bins [first, end) come next, and are not in `parts` yet
@@ -137,7 +137,7 @@ def _taken(positions: Sequence[int], chunks: Sequence[_Chunk] | deque[_Chunk]) -
     return joined([*parts, current.block.slice(first, end)]) if current is not None else None
 
 
-def _bins_per_chunk(block: BinBlock) -> int:
+def _chunk_size_for(block: BinBlock) -> int:
     """Returns how many bins like these make a chunk of _CHUNK_BYTES: a power of two."""
     bytes_per_sequence = block.ids.itemsize + block.lengths.itemsize
     num_bytes = bytes_per_sequence * len(block.ids) + block.bin_ends.itemsize * len(block)

@@ -1,6 +1,6 @@
-"""Rows of `PackedBins`, as dictionaries of tensors: made when they are read, or ahead if the indices are a walk.
+"""When the rows of `PackedBins` are made: `Rows` when one of them is read, `RowsAhead` before, if indices are a walk.
 
-Owns when a row is made, and how many rows stay in memory. Leaves making rows to `packed_bins`, and the bins to
+Owns how many rows are made together, and how many stay in memory. Leaves making rows to `packed_bins`, and the bins to
 `_read_ahead`, which also says what a walk is.
 """
 
@@ -11,6 +11,15 @@ from typing import Any, overload
 
 from packhorse.client.loading._read_ahead import REMEMBERED, stride_of
 from packhorse.client.streams.blocks import BinBlock
+
+_MOST_ROWS_AT_ONCE = 16
+"""The most rows that are made together; more at once would not be faster."""
+_MOST_BYTES_AT_ONCE = 2 << 20
+"""The most bytes of rows that are made together; long rows are not faster together."""
+_MOST_READY_BYTES = 32 << 20
+"""The most bytes of rows that wait to be read. 16 threads with batches of 8 rows of 2,048 tokens need 8 MiB."""
+_SPARSEST_ROWS = 4
+"""Rows are made ahead if at least one in this many is read; a sparser walk would waste them."""
 
 
 class Rows(Sequence[dict[str, Any]]):
@@ -53,16 +62,6 @@ class Rows(Sequence[dict[str, Any]]):
         return self._made
 
 
-_MOST_ROWS_AT_ONCE = 16
-"""The most rows that are made together; more at once would not be faster."""
-_MOST_BYTES_AT_ONCE = 2 << 20
-"""The most bytes of rows that are made together; long rows are not faster together."""
-_MOST_READY_BYTES = 32 << 20
-"""The most bytes of rows that wait to be read. 16 threads with batches of 8 rows of 2,048 tokens need 8 MiB."""
-_SPARSEST_ROWS = 4
-"""Rows are made ahead if at least one in this many is read; a sparser walk would waste them."""
-
-
 class RowsAhead:
     """Rows by index, several made together if the indices are a walk. Many threads may use it.
 
@@ -93,8 +92,8 @@ class RowsAhead:
                 return row
             stride = stride_of(list(self._seen), sparsest=_SPARSEST_ROWS)
             at_once = max(1, min(_MOST_ROWS_AT_ONCE, _MOST_BYTES_AT_ONCE // self._bytes_per_row))
-            wanted = range(index, min(index + at_once * stride, self._num_rows), stride) if stride else (index,)
-            missing = [each for each in wanted if each not in self._ready]
+            walk = range(index, min(index + at_once * stride, self._num_rows), stride) if stride else (index,)
+            missing = [index_in_walk for index_in_walk in walk if index_in_walk not in self._ready]
             row, *others = self._make(missing)
             self._bytes_per_row = max(1, sum(getattr(value, "nbytes", 0) for value in row.values()))
             self._ready.update(zip(missing[1:], others, strict=True))

@@ -1,12 +1,14 @@
 """`PackedBins`: an epoch's bins as rows by index, for other loaders and samplers.
 
 Owns the keys of a row, and the headers of the epochs. Leaves the meaning of an index to `_indices`, requests to
-`_bins_reader`, when rows are made to `_rows`, and making batches, from which rows are cut, to `_batch_maker`.
+`_bins_reader`, when rows are made to `_rows`, and making batches, from which rows are cut, to
+`_batch_maker`.
 """
 
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import index as as_index
@@ -47,6 +49,18 @@ _NO_BINS = BinBlock(
     bin_ends=np.zeros(0, dtype=np.int64),
     positions=np.zeros(0, dtype=np.int64),
 )
+
+
+@dataclass(slots=True, eq=False)
+class _OfProcess:
+    """What belongs to one process: a fork makes its own."""
+
+    pid: int
+    reader: BinsReader
+    assembling: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that makes a batch."""
+    is_prepared: bool = False
+    """Whether this process's BatchMaker was prepared for the dataset."""
 
 
 class PackedBins(Dataset[dict[str, Any]]):
@@ -139,7 +153,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._agreed = digest_of_ranks(self._server, self.run)
         self._headers: dict[tuple[str, int], StreamHeader] = {}  # (skipped ranges, first position) → an epoch's header
         self._indices: Indices | None = None
-        self._reader: BinsReader | None = None
+        self._of_process: _OfProcess | None = None
         self._locks: dict[int, threading.RLock] = {}  # by process id: a fork must not wait for a thread of its parent
 
     @property
@@ -211,7 +225,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         """
         indices = self._current_indices()
         from_start = indices.from_start(as_index(index))
-        return self._reader_of_process().rows(indices).row(from_start)
+        return self._opened().reader.rows(indices).row(from_start)
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> "Rows":
         """Returns many rows by one request. A DataLoader calls this for a batch.
@@ -261,7 +275,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         return f"PackedBins({', '.join(facts)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reader": None, "_locks": {}}
+        return self.__dict__ | {"_of_process": None, "_locks": {}}
 
     def _rows_of(self, bins: BinBlock) -> list[dict[str, Any]]:
         """Makes one row of each bin.
@@ -289,11 +303,11 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     def _assemble(self, bins: BinBlock) -> PackedBatch:
         """Makes one batch of bins; prepares the maker at this process's first call."""
-        reader = self._reader_of_process()
-        with reader.assembling:  # one thread at a time: a source may hold state between its calls for one batch
-            if not reader.is_prepared:
+        own = self._opened()
+        with own.assembling:  # one thread at a time: a source may hold state between its calls for one batch
+            if not own.is_prepared:
                 self._maker.prepare(self._current_indices().headers[0])
-                reader.is_prepared = True
+                own.is_prepared = True
             return self._maker.assemble(bins)
 
     def _bins(self, addresses: Sequence[BinAddress]) -> BinBlock:
@@ -304,7 +318,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             if is_empty:
                 parts.append(_NO_BINS.padded(len(adjacent)))
             else:
-                read_ahead = self._reader_of_process().bins_of_epoch(epoch, adjacent[0].header)
+                read_ahead = self._opened().reader.bins_of_epoch(epoch, adjacent[0].header)
                 parts.append(read_ahead.bins([address.position for address in adjacent]))
         return joined(parts or [_NO_BINS])
 
@@ -315,7 +329,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             with self._lock:
                 resume = self._progress.next
                 later = (resume.at_epoch(resume.epoch + number) for number in range(1, self.num_epochs))
-                headers = [self._header(each) for each in (resume, *later)]
+                headers = [self._header(begin) for begin in (resume, *later)]
                 self._indices = Indices(choice, resume, headers, self.num_bins_multiple_of)
         return self._indices
 
@@ -327,9 +341,9 @@ class PackedBins(Dataset[dict[str, Any]]):
         """
         key = str(self.run.skips(resume.epoch)), resume.position
         if key not in self._headers:
-            is_connected = self._reader is not None and self._reader.pid == os.getpid()
+            is_connected = self._of_process is not None and self._of_process.pid == os.getpid()
             if is_connected or get_worker_info() is not None:
-                self._headers[key] = self._ask_header(resume, self._reader_of_process().client)
+                self._headers[key] = self._ask_header(resume, self._opened().reader.client)
             else:
                 self._headers[key] = self._server.ask(partial(self._ask_header_anew, resume))
         return self._headers[key]
@@ -356,23 +370,21 @@ class PackedBins(Dataset[dict[str, Any]]):
         """Returns the digest that this run reads: of the first answer, or as its ranks agreed; "" if unknown."""
         return next((header.digest for header in self._headers.values()), self._agreed)
 
-    def _reader_of_process(self) -> BinsReader:
-        """Returns the reader of this process, which a fork makes again."""
-        reader = self._reader
-        if reader is None or reader.pid != os.getpid():
+    def _opened(self) -> _OfProcess:
+        """Returns what this process has opened; opens it at the first call, and again after a fork."""
+        own = self._of_process
+        if own is None or own.pid != os.getpid():
             with self._lock:
-                reader = self._reader
-                if reader is None or reader.pid != os.getpid():
+                own = self._of_process
+                if own is None or own.pid != os.getpid():
                     if get_worker_info() is not None:
                         outlive_preemption(lambda: self._progress.is_exiting)
-                    reader = self._reader = BinsReader(
-                        self._server.open(),
-                        self.run,
-                        self._getitems,
-                        self._lock,
-                        with_tokens=self._maker.wants_tokens,
+                    client = self._server.open()
+                    reader = BinsReader(
+                        client, self.run, self._getitems, self._lock, with_tokens=self._maker.wants_tokens
                     )
-        return reader
+                    own = self._of_process = _OfProcess(os.getpid(), reader)
+        return own
 
     @property
     def _lock(self) -> threading.RLock:

@@ -1,7 +1,7 @@
 """Dense masks: booleans for `scaled_dot_product_attention`, and additive biases.
 
-Owns their values, on the host and on devices, and the layout of labels that users give (`layout_of_labels`). Leaves
-writing host memory to `_blocks`, and kernels that take no dense mask to `block_mask` and `varlen`.
+Owns their values, on the host and on devices. Leaves writing host memory to `_blocks`, labels that users give to
+`_given_labels`, and kernels that take no dense mask to `block_mask` and `varlen`.
 
 Legend: B rows, L tokens in a row.
 """
@@ -15,7 +15,7 @@ import torch
 from packhorse.client.batches.layout import LayoutLike, PackLayout, as_layout
 from packhorse.client.masks._band import Band, pairs_of_equals
 from packhorse.client.masks._blocks import BlockWriter, allocate
-from packhorse.client.masks.label_offsets import as_rows
+from packhorse.client.masks._given_labels import layout_or_labels
 from packhorse.client.masks.labelled import token_labels
 from packhorse.client.masks.prefixes import fill_prefixes, refuse_window, with_prefixes
 from packhorse.client.masks.transfer import move, segment_index
@@ -61,17 +61,19 @@ def build_boolean_mask(
     device = torch.device(device)
     band = Band.of(causal=causal, window=window)
     refuse_window(layout, window)
-    if device.type == "cpu":
+    if device.type != "cpu":
+        if mask_padding:
+            labels = token_labels(layout, device)
+            pairs = pairs_of_equals(labels, band) & (labels != 0)[:, :, None]
+        else:
+            pairs = pairs_of_equals(segment_index(layout, device), band)
+        mask = with_prefixes(pairs, layout)[:, None]
+    else:
         mask = allocate((layout.num_rows, 1, layout.row_tokens, layout.row_tokens), torch.bool)
         starts = layout.starts if mask_padding else layout.segments[:-1]
         lengths = layout.lengths if mask_padding else np.diff(layout.segments)
         BlockWriter(torch.bool, band, allowed=True, refused=False).write_all(mask, starts, lengths, is_zero=True)
         fill_prefixes(mask, layout, True)
-    elif mask_padding:
-        labels = token_labels(layout, device)
-        mask = with_prefixes(pairs_of_equals(labels, band) & (labels != 0)[:, :, None], layout)[:, None]
-    else:
-        mask = with_prefixes(pairs_of_equals(segment_index(layout, device), band), layout)[:, None]
     return mask if head_dim else mask[:, 0]
 
 
@@ -125,7 +127,7 @@ def build_packing_attention_bias(
         )
     device = torch.device(device)
     writer = _bias_writer(dtype, causal=bool(causal), window=window)
-    given = _layout_or_labels(where)
+    given = layout_or_labels(where)
     if isinstance(given, PackLayout):
         refuse_window(given, window)
         num_rows, row_tokens = given.num_rows, given.row_tokens
@@ -137,13 +139,13 @@ def build_packing_attention_bias(
 
     if not isinstance(given, PackLayout):
         pairs = pairs_of_equals(move(given, device), writer.band)
-    elif device.type == "cpu":
+    elif device.type != "cpu":
+        pairs = with_prefixes(pairs_of_equals(segment_index(given, device), writer.band), given)
+    else:
         bias = allocate(shape, dtype) if out is None else out
         writer.write_all(bias, given.segments[:-1], np.diff(given.segments), is_zero=out is None)
         fill_prefixes(bias, given, 0.0)
         return bias
-    else:
-        pairs = with_prefixes(pairs_of_equals(segment_index(given, device), writer.band), given)
     blocked = torch.full((), -torch.inf, dtype=dtype, device=device)
     return torch.where(pairs[:, None], torch.zeros_like(blocked), blocked, out=out)
 
@@ -222,14 +224,6 @@ class AttentionBiasBuffer:
         return self._bias[: layout.num_rows]
 
 
-def _layout_or_labels(where: PackLayout | Mapping[str, Any] | torch.Tensor) -> PackLayout | torch.Tensor:
-    """Returns the layout of a batch, or of labels in host memory if they have one; otherwise the labels, [B, L]."""
-    if not isinstance(where, torch.Tensor):
-        return as_layout(where)
-    labels = as_rows("sequence_ids", where)
-    return (layout_of_labels(labels) if labels.device.type == "cpu" else None) or labels
-
-
 def _bias_writer(dtype: torch.dtype, *, causal: bool, window: int | None) -> BlockWriter:
     """Returns the writer of biases: 0 for allowed pairs, −inf for others."""
     if not dtype.is_floating_point:
@@ -238,33 +232,9 @@ def _bias_writer(dtype: torch.dtype, *, causal: bool, window: int | None) -> Blo
 
 
 def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    is_there = out.device.type == device.type and device.index in (None, out.device.index)
-    if out.shape != shape or out.dtype != dtype or not is_there or not out.is_contiguous():
+    is_on_device = out.device.type == device.type and device.index in (None, out.device.index)
+    if out.shape != shape or out.dtype != dtype or not is_on_device or not out.is_contiguous():
         raise ValueError(
             f"out must be contiguous {dtype} {list(shape)} on {device}; got {out.dtype} {list(out.shape)} with strides "
             f"{list(out.stride())} on {out.device}"
         )
-
-
-def layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
-    """Returns a layout without padding, whose segments are the ranges of equal labels in a row.
-
-    Returns None without any label, or if two ranges of a row have the same label, which no layout can express.
-
-    Args:
-        labels: integers [B, L], in host memory.
-    """
-    rows = labels.numpy()
-    if rows.size == 0:
-        return None
-    is_first = np.ones(rows.shape, dtype=np.bool_)
-    is_first[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    starts = np.flatnonzero(is_first)
-    row_ends = np.cumsum(is_first.sum(axis=1))
-    run_rows, run_labels = starts // rows.shape[1], rows.reshape(-1)[starts]
-    # Sorted by row, then label: a label that comes twice in a row has neighbours that are equal in both.
-    order = np.lexsort((run_labels, run_rows))
-    is_repeated = (np.diff(run_rows[order]) == 0) & (np.diff(run_labels[order]) == 0)
-    if is_repeated.any():
-        return None
-    return PackLayout.of_rows(np.diff(starts, append=rows.size), row_ends, rows.shape[1])

@@ -6,7 +6,9 @@
 from packhorse.client.presets.batch_format import BatchFormat
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
-from packhorse.client.presets.megatron import Alignment, alignment_for, megatron_lm_preset, megatron_preset
+from packhorse.client.presets.megatron import megatron_preset
+from packhorse.client.presets.megatron_alignment import Alignment, alignment_for
+from packhorse.client.presets.megatron_lm import megatron_lm_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import PresetName, get_preset, list_presets
 from packhorse.client.presets.torchtune import torchtune_preset

@@ -10,7 +10,8 @@ from packhorse.client.presets._trl import trl_preset
 from packhorse.client.presets._trl_async import trl_async_preset
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
-from packhorse.client.presets.megatron import megatron_lm_preset, megatron_preset
+from packhorse.client.presets.megatron import megatron_preset
+from packhorse.client.presets.megatron_lm import megatron_lm_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.torchtune import torchtune_preset
 from packhorse.client.presets.transformers import padding_free_preset, rows_preset
