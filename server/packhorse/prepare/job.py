@@ -143,7 +143,7 @@ def checked_job(
         record = record_of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
     _check_opened(opened, source, format)
     if before is not None:
-        refuse_other_input(before, opened, plan, groups_by=grouping.rule_in_words if grouping else None, adds=adds)
+        refuse_other_input(before, opened, plan, groups_by=grouping.said if grouping else None, adds=adds)
         if adds:
             opened, source = continued(before, opened), joined_names(before.manifest.source, source)
     return Job(

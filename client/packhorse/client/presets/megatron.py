@@ -1,7 +1,7 @@
 """Preset `megatron`: the keys of Megatron-LM and Transformer Engine for the THD layout, and their static shapes.
 
-Leaves the alignment that segments need to `megatron_alignment`, and `pretrain_gpt.py` to `megatron_lm`. Megatron itself
-splits batches over ranks; the trainer's data iterators are in `trainers/megatron`.
+Leaves the alignment that segments need to `megatron_alignment`, and Megatron-LM's own script to `megatron_lm`. Megatron
+itself splits batches over ranks; the trainer's data iterators are in `trainers/megatron`.
 """
 
 from functools import partial

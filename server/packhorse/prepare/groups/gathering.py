@@ -202,7 +202,7 @@ def gather_groups(
             folder, options.rooms, first_group, tally.num_groups, sizes.group_classes if sizes else None
         ),
         options=options,
-        by=grouping.rule_in_words,
+        by=grouping.said,
         num_groups=tally.num_groups,
         num_dropped=tally.num_dropped + (groups_before.num_dropped if groups_before else 0),
         num_dropped_listed=len(all_dropped),

@@ -128,7 +128,7 @@ class Grouping:
         return files
 
     @property
-    def rule_in_words(self) -> str:
+    def said(self) -> str:
         """The rule in words, for the manifest, as in `GroupRecord.by`."""
         rule = "groups"
         if self.size:

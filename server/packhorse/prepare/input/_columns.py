@@ -125,7 +125,7 @@ class InputColumns:
             )
 
     @property
-    def id_and_group(self) -> tuple[str | None, str | None]:
+    def integers(self) -> tuple[str | None, str | None]:
         """Names of the columns of ids and of groups, which hold integers; None for a column that is not read."""
         return self.id, self.group
 
@@ -137,7 +137,7 @@ class InputColumns:
     @property
     def names(self) -> list[str]:
         """Names of all columns that are read, each once."""
-        names = (self.length, *self.id_and_group, *self.amounts)
+        names = (self.length, *self.integers, *self.amounts)
         return list(dict.fromkeys(name for name in names if name is not None))
 
 

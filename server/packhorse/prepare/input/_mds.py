@@ -38,8 +38,7 @@ class MdsRows(RowRange):
         read = self.shards.shard_integers if self.shards.columns[length] in INTEGERS else self.shards.shard_lengths
         lengths = read(self.number, length)
         ids, groups = (
-            None if name is None else self.shards.shard_integers(self.number, name)
-            for name in self.columns.id_and_group
+            None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
         )
         amounts = [self.shards.shard_integers(self.number, name) for name in self.columns.amounts]
         resources = np.stack([as_amounts(each) for each in amounts], axis=1) if amounts else None

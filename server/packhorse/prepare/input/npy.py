@@ -150,7 +150,7 @@ def array_rows(
         if columns.length is None:
             yield RawRows(np.asarray(rows))
         else:
-            ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.id_and_group)
+            ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.integers)
             amounts = [as_amounts(rows[name]) for name in columns.amounts]
             resources = np.stack(amounts, axis=1) if amounts else None
             yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups, resources=resources)
