@@ -12,7 +12,7 @@ _JOBS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "RAY_J
 """Environment variables in which launchers name a job: the same for all ranks of the job, and for no other job."""
 
 _UNNAMED = ("", "none")
-"""Values that name no job; torchrun gives none unless it is given an id."""
+"""Values that name no job. "none" is torchrun's, if it was given no id."""
 
 
 def run_id_of(environment: Mapping[str, str] = os.environ) -> str:

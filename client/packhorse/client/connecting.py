@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.client._ask_in_child import ask_in_child
 from packhorse.client.api import Client
-from packhorse.client.error_texts import invalid, shortened
+from packhorse.client.error_texts import invalid
 from packhorse.client.memory_datasets import MemoryDatasets
 from packhorse.client.transport.access import NO_ACCESS, Access
 from packhorse.client.transport.addresses import hosts_of
@@ -22,6 +22,7 @@ from packhorse.client.transport.methods import Transport
 from packhorse.client.transport.retries import policy_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.parameters import parameter
+from packhorse.topology.checks import quoted
 
 if TYPE_CHECKING:
     import grpc
@@ -90,14 +91,12 @@ def open_client(
     given = access.given if credentials is None else [*access.given, "credentials"]
     is_server = isinstance(target, str) and not target.startswith(PREFIX)
     if given and not is_server:
-        raise ValueError(f"{given[0]} is for a server, and {shortened(target)} has none; leave it out")
+        raise ValueError(f"{given[0]} is for a server, and {quoted(target)} has none; leave it out")
     transport: Transport
     if isinstance(target, MemoryDatasets):
         transport = MemoryTransport(target)
     elif not isinstance(target, str):
-        raise invalid(
-            "target", f"must be HOST:PORT, embedded:DIR or the like, or MemoryDatasets; got {shortened(target)}"
-        )
+        raise invalid("target", f"must be HOST:PORT, embedded:DIR or the like, or MemoryDatasets; got {quoted(target)}")
     elif target.startswith(PREFIX):
         transport = EmbeddedTransport(target)
     else:
@@ -140,10 +139,10 @@ class Server:
         elif not isinstance(self.target, MemoryDatasets) and not callable(self.target):
             raise ValueError(
                 parameter("target") + " must be what `connect` takes, or a function that returns a Client; got "
-                f"{shortened(self.target)}"
+                f"{quoted(self.target)}"
             )
         if self.access is not None and not isinstance(self.access, Access):
-            raise ValueError(f"access must be an Access, e.g. Access(ca='ca.pem'), got {shortened(self.access)}")
+            raise ValueError(f"access must be an Access, e.g. Access(ca='ca.pem'), got {quoted(self.access)}")
         policy_of(self.timeout_seconds, self.retry)
         if callable(self.target) and (self.timeout_seconds, self.retry, self.access) != (None, None, None):
             raise ValueError(

@@ -1,12 +1,11 @@
-"""Parts of the texts of errors that the whole client raises: which field is wrong, who is too old, a value as quoted.
+"""Parts of the texts of errors that the whole client raises: which field is wrong, and who is too old.
 
-Owns the two exceptions that are made in many places, `invalid` and `too_old`, and the shortening of values that users
-gave. Leaves the classes of the exceptions to `client.errors`.
+Owns the two exceptions that are made in many places, `invalid` and `too_old`, and the shortening of long texts. Leaves
+the classes of the exceptions to `client.errors`, and quoting a value to `packhorse.topology.checks`.
 """
 
 from packhorse.client.errors import InvalidRequestError, VersionMismatchError
 from packhorse.parameters import parameter
-from packhorse.topology.checks import quoted
 from packhorse.wire import WIRE_VERSION
 
 
@@ -21,11 +20,6 @@ def too_old(feature: str) -> VersionMismatchError:
         f"this server is too old for {feature}: upgrade packhorse on the server's side",
         {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
     )
-
-
-def shortened(value: object) -> str:
-    """Returns a value as an error quotes it: the beginning of its repr."""
-    return quoted(value)
 
 
 def bounded(text: object, most: int = 1000) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.error_texts import shortened
 from packhorse.topology import checked_integer
+from packhorse.topology.checks import quoted
 
 _MOST_TOKENS = 2**31 - 1
 """The most tokens of a sequence or a bin: a length is an int32."""
@@ -66,7 +66,7 @@ class MemoryDatasets:
         group_size: int | None = None,
     ) -> None:
         if not isinstance(datasets, Mapping) or not datasets:
-            raise ValueError(f"datasets must be a dict from name to lengths or tokens, got {shortened(datasets)}")
+            raise ValueError(f"datasets must be a dict from name to lengths or tokens, got {quoted(datasets)}")
         self.lengths: dict[str, NDArray[np.int32]] = {
             _checked_name(name): _lengths_of(name, given) for name, given in datasets.items()
         }
@@ -94,7 +94,7 @@ class MemoryDatasets:
 
 def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not name or name.startswith(".") or not name.isprintable() or "/" in name:
-        raise ValueError(f"datasets has the name {shortened(name)}; a name is a word without slashes, such as 'corpus'")
+        raise ValueError(f"datasets has the name {quoted(name)}; a name is a word without slashes, such as 'corpus'")
     return name
 
 
@@ -102,7 +102,7 @@ def _lengths_of(name: str, given: Any) -> NDArray[np.int32]:
     """Returns a dataset's lengths, int32 [S], of a list of lengths or of sequences of tokens."""
     expected = "a list of lengths in tokens, each at least 1, or of the sequences' tokens"
     if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__len__"):
-        raise ValueError(f"datasets[{name!r}] must be {expected}, got {shortened(given)}")
+        raise ValueError(f"datasets[{name!r}] must be {expected}, got {quoted(given)}")
     items = list(given)
     try:
         sizes = [len(item) if hasattr(item, "__len__") else item for item in items]

@@ -11,7 +11,7 @@ from multiprocessing import get_all_start_methods
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from packhorse.client.error_texts import invalid, shortened
+from packhorse.client.error_texts import invalid
 from packhorse.client.transport.requests import checked_balance
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.parameters import parameter
@@ -26,6 +26,7 @@ from packhorse.topology import (
     Topology,
     checked_integer,
 )
+from packhorse.topology.checks import quoted
 from packhorse.types import StreamHeader
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Run:
 
     def __post_init__(self) -> None:
         if not isinstance(self.dataset, str) or not self.dataset:
-            raise ValueError(f"dataset must be the dataset's name, got {shortened(self.dataset)}")
+            raise ValueError(f"dataset must be the dataset's name, got {quoted(self.dataset)}")
         object.__setattr__(self, "seed", checked_integer("seed", self.seed, 0, 2**64 - 1))
         object.__setattr__(self, "epoch", checked_integer("epoch", self.epoch, 0))
         skip: Skip
@@ -145,8 +146,7 @@ def _skips(given: Skips | str) -> Skips:
         return given
     if not isinstance(given, str):
         raise ValueError(
-            parameter("skip")
-            + f" must be a text like '1200:1300', or a dict from epoch to text; got {shortened(given)}"
+            parameter("skip") + f" must be a text like '1200:1300', or a dict from epoch to text; got {quoted(given)}"
         )
     return Skips.parse([given])
 
@@ -254,9 +254,9 @@ class Staleness:
         if self.max_versions is not None and (
             not isinstance(self.max_versions, int) or isinstance(self.max_versions, bool) or self.max_versions < 0
         ):
-            raise invalid("max_staleness", f"must be an integer of at least 0, got {shortened(self.max_versions)}")
+            raise invalid("max_staleness", f"must be an integer of at least 0, got {quoted(self.max_versions)}")
         if self.evict not in ("sequence", "group"):
-            raise invalid("evict", f"must be 'sequence' or 'group', got {shortened(self.evict)}")
+            raise invalid("evict", f"must be 'sequence' or 'group', got {quoted(self.evict)}")
 
 
 DEFAULT_PACKING = PackOptions()
@@ -281,7 +281,7 @@ def with_arguments(options: _Options, **arguments: Any) -> _Options:
         if (in_options := getattr(options, name)) != defaults[name]:
             kind = type(options).__name__
             raise ValueError(
-                f"{name} is given twice, as {shortened(value)} and in {kind}({name}={in_options!r}); give it once"
+                f"{name} is given twice, as {quoted(value)} and in {kind}({name}={in_options!r}); give it once"
             )
     return replace(options, **changes) if changes else options
 

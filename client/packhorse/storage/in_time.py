@@ -37,17 +37,11 @@ def never_wait_for_files() -> None:
 def look_at(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
     """Calls `ask` and returns its result; in a process that called `never_wait_for_files`, through `within`.
 
+    Arguments and errors are those of `within`.
+
     Example:
         >>> look_at(".", lambda: os.path.isdir("."))
         True
-
-    Args:
-        key: what is asked about, such as a path.
-        ask: reads or looks at files, and changes nothing.
-        seconds: how long that may take.
-
-    Raises:
-        TimeoutError: see `within`.
     """
     return within(key, ask, seconds) if _never_waits else ask()
 

@@ -1,7 +1,7 @@
 """What server and client both compute besides messages: constants of the form of bins, checksums, fingerprints.
 
-Both ends must agree on these to the bit. Also here, because both ends use it: the default address, which
-addresses are safe without TLS, the end of certificates, and settings of the C library's allocator.
+Both ends must agree on these to the bit. Four things are here only because both ends use them: the default address,
+which addresses are safe without TLS, the end of certificates, and settings of the C library's allocator.
 """
 
 from packhorse.wire.addresses import DEFAULT_ADDRESS, is_local

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packhorse.client.batches._content import Content
 from packhorse.client.batches.layout import PackLayout, reduced
 from packhorse.client.batches.row_format import Load, Media
-from packhorse.client.error_texts import shortened
+from packhorse.topology.checks import quoted
 
 _LOG = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ def _load(load: Load, ids: list[int]) -> dict[int, _Tensors | MediaError]:
     if not isinstance(answer, Mapping) or not set(answer) <= set(ids):
         others = sorted(set(answer) - set(ids), key=str) if isinstance(answer, Mapping) else answer
         raise MediaError(
-            f"load of media was asked for the sequences {shortened(ids)} and returned {shortened(others)}; it must "
+            f"load of media was asked for the sequences {quoted(ids)} and returned {quoted(others)}; it must "
             "return {id: tensors} for the ids that it is given"
         )
     return {sequence_id: answer.get(sequence_id, MediaError("load returned nothing for it")) for sequence_id in ids}

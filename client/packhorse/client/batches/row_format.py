@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.error_texts import shortened
+from packhorse.topology.checks import quoted
 
 MAX_TOKEN_ID = 2**31 - 1
 """The largest token id that is accepted: no vocabulary is larger, so a greater number is a mistake."""
@@ -44,7 +44,7 @@ def check_total_multiple_of(value: Any) -> None:
         ValueError: it is not an integer of at least 1.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"total_multiple_of must be an integer of at least 1, got {shortened(value)}")
+        raise ValueError(f"total_multiple_of must be an integer of at least 1, got {quoted(value)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +149,12 @@ class Media:
         if not loads or not all(map(callable, loads)):
             raise ValueError(
                 f"load must be a function from ids to {{id: tensors}}, or of a mixture {{NAME: function}}, got "
-                f"{shortened(self.load)}"
+                f"{quoted(self.load)}"
             )
         if not self.keys or not all(isinstance(key, str) for key in self.keys):
-            raise ValueError(f"keys must be names of tensors, such as ('pixel_values',), got {shortened(self.keys)}")
+            raise ValueError(f"keys must be names of tensors, such as ('pixel_values',), got {quoted(self.keys)}")
         if self.on_error not in ("fail", "mask"):
-            raise ValueError(f"on_error must be 'fail' or 'mask', got {shortened(self.on_error)}")
+            raise ValueError(f"on_error must be 'fail' or 'mask', got {quoted(self.on_error)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,15 +194,15 @@ class RowFormat:
     def __post_init__(self) -> None:
         """Checks every field."""
         if not isinstance(self.separators, Separators):
-            raise ValueError(f"separators must be Separators, got {shortened(self.separators)}")
+            raise ValueError(f"separators must be Separators, got {quoted(self.separators)}")
         object.__setattr__(self, "pad_token_id", check_token_id("pad_token_id", self.pad_token_id))
         if self.shared_prefix == "tree":
             self._check_trees()
         elif self.shared_prefix not in (True, False):
-            raise ValueError(f"shared_prefix must be True, False or 'tree', got {shortened(self.shared_prefix)}")
+            raise ValueError(f"shared_prefix must be True, False or 'tree', got {quoted(self.shared_prefix)}")
         for name in ("flatten", "shift_labels", "continue_positions"):
             if getattr(self, name) not in (None, True, False):
-                raise ValueError(f"{name} must be True or False, got {shortened(getattr(self, name))}")
+                raise ValueError(f"{name} must be True or False, got {quoted(getattr(self, name))}")
         check_total_multiple_of(self.total_multiple_of)
         if self.media is not None:
             self._check_media(self.media)
@@ -219,7 +219,7 @@ class RowFormat:
     def _check_media(self, media: Media) -> None:
         """Refuses other special tokens that equal the image token, and options that change positions."""
         if not isinstance(media, Media):
-            raise ValueError(f"media must be Media, such as media_of(model.config, load), got {shortened(media)}")
+            raise ValueError(f"media must be Media, such as media_of(model.config, load), got {quoted(media)}")
         others = {"pad_token_id": self.pad_token_id}
         others |= {name: getattr(self.separators, name) for name in ("bos_token_id", "eos_token_id")}
         for name, token_id in others.items():

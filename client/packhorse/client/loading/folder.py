@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.client.connecting import Server, Target
-from packhorse.client.error_texts import shortened
 from packhorse.client.options import Run
 from packhorse.tokens import TokenSource, TokenSourceError
 from packhorse.tokens.recorded import open_recorded, recorded_path
+from packhorse.topology.checks import quoted
 
 _MANIFEST = "manifest.json"
 _MIXTURE_SUFFIX = ".mixture.toml"
@@ -42,7 +42,7 @@ def resolve_folder(
         return f"embedded:{folder.parent}", folder.name.removesuffix(_MIXTURE_SUFFIX), tokens
     if folder is None or not (folder / _MANIFEST).is_file():
         raise ValueError(
-            f"{shortened(target)} is no prepared folder (it has no {_MANIFEST}), so dataset=None says nothing: give a "
+            f"{quoted(target)} is no prepared folder (it has no {_MANIFEST}), so dataset=None says nothing: give a "
             "folder that `packhorse prepare` wrote, the file of a mixture, or the dataset's name"
         )
     folder = folder.resolve()

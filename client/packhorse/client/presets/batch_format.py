@@ -9,10 +9,10 @@ from math import lcm
 from typing import Any
 
 from packhorse.client.batches.row_format import RowFormat
-from packhorse.client.error_texts import shortened
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import PresetName, get_preset
 from packhorse.tokens.loss_mask import AUTO
+from packhorse.topology.checks import quoted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +46,11 @@ class BatchFormat(RowFormat):
         preset = get_preset(self.preset) if isinstance(self.preset, str) else self.preset
         object.__setattr__(self, "preset", preset)
         if self.component_rows not in (True, False):
-            raise ValueError(f"component_rows must be True or False, got {shortened(self.component_rows)}")
+            raise ValueError(f"component_rows must be True or False, got {quoted(self.component_rows)}")
         if isinstance(preset, Preset):
             self._check_preset(preset)
         elif preset is not None:
-            raise ValueError(f"preset must be a Preset, got {shortened(preset)}")
+            raise ValueError(f"preset must be a Preset, got {quoted(preset)}")
         if isinstance(preset, Preset) and self.total_multiple_of > 1:
             multiple = lcm(preset.total_multiple_of, self.total_multiple_of)
             object.__setattr__(self, "preset", replace(preset, total_multiple_of=multiple))

@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from packhorse.client.error_texts import shortened
 from packhorse.parameters import parameter
+from packhorse.topology.checks import quoted
 
 _ENVIRONMENT = "PACKHORSE_CLIENT_"
 
@@ -47,7 +47,7 @@ class Access:
         for name in ("ca", "cert", "key", "token_file"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str | Path) or not str(value)):
-                raise ValueError(f"{name} must be the path of a file, got {shortened(value)}")
+                raise ValueError(f"{name} must be the path of a file, got {quoted(value)}")
         if self.token is not None and not (isinstance(self.token, str) and self.token.isascii() and self.token.split()):
             raise ValueError(parameter("token") + " must be a text of ASCII letters, digits and signs")
         if self.token is not None and self.token_file is not None:
@@ -59,7 +59,7 @@ class Access:
                 + parameter("token_file")
             )
         if not isinstance(self.insecure, bool):
-            raise ValueError(parameter("insecure") + f" must be True or False, got {shortened(self.insecure)}")
+            raise ValueError(parameter("insecure") + f" must be True or False, got {quoted(self.insecure)}")
 
     @property
     def given(self) -> list[str]:

@@ -14,8 +14,9 @@ import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from packhorse.client.error_texts import invalid, shortened
+from packhorse.client.error_texts import invalid
 from packhorse.client.transport._proxies import Proxy, proxy_for
+from packhorse.topology.checks import quoted
 
 LOOKUP_SECONDS = 3.0
 """Time to look up a name; after that gRPC does it."""
@@ -72,7 +73,7 @@ def hosts_of(target: str) -> tuple[str, ...]:
         if match is None or not 0 < int(match["port"]) < 1 << 16:
             raise invalid(
                 "target",
-                f"{shortened(entry)} is no address; give HOST:PORT (several with commas), dns:///HOST:PORT, unix:PATH "
+                f"{quoted(entry)} is no address; give HOST:PORT (several with commas), dns:///HOST:PORT, unix:PATH "
                 "or embedded:DIR",
             )
         hosts.append(f"{match['host']}:{match['port']}")
@@ -124,7 +125,7 @@ def _check_socket(target: str) -> None:
     if scheme in ("unix", "unix-abstract") and not 0 < size <= _MOST_SOCKET_BYTES:
         raise invalid(
             "target",
-            f"the path of a unix socket has 1 to {_MOST_SOCKET_BYTES} bytes, and {shortened(target)} has {size}; "
+            f"the path of a unix socket has 1 to {_MOST_SOCKET_BYTES} bytes, and {quoted(target)} has {size}; "
             "take another, e.g. under /tmp",
         )
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import grpc
 
-from packhorse.client.error_texts import shortened
 from packhorse.client.transport.access import Access
 from packhorse.client.transport.addresses import Address
 from packhorse.parameters import parameter
 from packhorse.storage import read_plain
+from packhorse.topology.checks import quoted
 from packhorse.wire import is_local
 
 
@@ -109,7 +109,7 @@ def _refuse_other_machines(hosts: Sequence[str]) -> None:
     """Raises a ValueError if a token would be sent to another machine in plain text."""
     if remote_hosts := [host for host in hosts if not is_local(host)]:
         raise ValueError(
-            f"the token would be sent to {shortened(remote_hosts[0])} in plain text: give ca=… (TLS), or "
+            f"the token would be sent to {quoted(remote_hosts[0])} in plain text: give ca=… (TLS), or "
             + parameter("insecure", True)
             + " where everyone on the way may read it"
         )

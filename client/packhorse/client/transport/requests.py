@@ -12,10 +12,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from packhorse.client.error_texts import bounded, invalid, shortened
+from packhorse.client.error_texts import bounded, invalid
 from packhorse.client.errors import InvalidRequestError
 from packhorse.parameters import message_of
 from packhorse.topology import Balance, BatchSchedule, Skips, Topology, as_choice
+from packhorse.topology.checks import quoted
 from packhorse.v1 import packing_pb2 as pb
 
 Resources: TypeAlias = "Mapping[str, tuple[ArrayLike, int]]"
@@ -44,14 +45,14 @@ def message(kind: Callable[..., _Message], *, within: str = "", **fields: Any) -
             try:
                 kind(**{name: value})
             except (ValueError, TypeError, OverflowError) as error:
-                raise invalid(within + name, f"{bounded(error)} (got {shortened(value)})") from None
+                raise invalid(within + name, f"{bounded(error)} (got {quoted(value)})") from None
         raise
 
 
 def topology_message(topology: Topology) -> pb.Topology:
     """Returns a topology's message."""
     if not isinstance(topology, Topology):
-        raise invalid("topology", f"must be a Topology, e.g. Topology(world_size=8), got {shortened(topology)}")
+        raise invalid("topology", f"must be a Topology, e.g. Topology(world_size=8), got {quoted(topology)}")
     phases = [] if topology.batch_schedule is None else _phases(topology.batch_schedule)
     return message(
         pb.Topology,
@@ -85,7 +86,7 @@ def _phases(schedule: BatchSchedule) -> list[pb.BatchPhase]:
 def skip_message(skips: Skips) -> list[pb.PositionRange]:
     """Returns the messages of ranges of positions."""
     if not isinstance(skips, Skips):
-        raise invalid("skip", f"must be Skips, e.g. Skips.parse(['1200:1300']), got {shortened(skips)}")
+        raise invalid("skip", f"must be Skips, e.g. Skips.parse(['1200:1300']), got {quoted(skips)}")
     return [message(pb.PositionRange, within="skip.", first=first, end=end) for first, end in skips.ranges]
 
 
@@ -118,7 +119,7 @@ def budget_messages(resources: Resources) -> list[pb.Budget]:
     messages = []
     is_mapping = isinstance(resources, Mapping)
     if not is_mapping or any(not isinstance(given, tuple) or len(given) != 2 for given in resources.values()):
-        raise invalid("resources", f"must be a dict of name to (amounts, cap), got {shortened(resources)}")
+        raise invalid("resources", f"must be a dict of name to (amounts, cap), got {quoted(resources)}")
     for name, (given, cap) in resources.items():
         if not isinstance(name, str) or name in ("", "tokens"):
             raise invalid(
@@ -126,7 +127,7 @@ def budget_messages(resources: Resources) -> list[pb.Budget]:
             )
         amounts = integers(f"the amounts of {name!r} in resources", given)
         if not isinstance(cap, int | np.integer):
-            raise invalid("resources", f"the cap of {name!r} must be an integer of at least 1, got {shortened(cap)}")
+            raise invalid("resources", f"the cap of {name!r} must be an integer of at least 1, got {quoted(cap)}")
         if amounts and not 0 <= min(amounts) <= max(amounts) < _AMOUNTS_END:
             index = next(index for index, amount in enumerate(amounts) if not 0 <= amount < _AMOUNTS_END)
             raise invalid(
@@ -139,5 +140,5 @@ def budget_messages(resources: Resources) -> list[pb.Budget]:
 def texts(field: str, values: Iterable[str]) -> list[str]:
     """Returns a list of texts; refuses a single text, which would be taken letter by letter."""
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise invalid(field, f"must be a list of texts, got {shortened(values)}")
+        raise invalid(field, f"must be a list of texts, got {quoted(values)}")
     return list(values)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from packhorse.client.error_texts import shortened
 from packhorse.client.errors import DamagedAnswerError, ServerUnavailableError, TransientError
 from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
+from packhorse.topology.checks import quoted
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ SOUND_ANSWERS = 100
 def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> RetryPolicy:
     """Returns the policy of `connect`'s arguments; a ValueError if both are given, or one is out of range."""
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ValueError(f"retry must be a RetryPolicy, e.g. RetryPolicy(deadline_seconds=60), got {shortened(retry)}")
+        raise ValueError(f"retry must be a RetryPolicy, e.g. RetryPolicy(deadline_seconds=60), got {quoted(retry)}")
     if timeout_seconds is None:
         return retry or RetryPolicy()
     if retry is not None:

@@ -45,8 +45,8 @@ class Grouping:
     """
     share_prefixes: Any = None
     """Tokens of the sequences: "input" for those of the input, the path of a Megatron file, or in memory anything that
-    gives a row of tokens for an id. The tokens that sequences of a group begin with in common then take room once, and
-    trainers need `shared_prefix="tree"`. If None, each sequence takes the room of all its tokens.
+    gives a row of tokens for an id. A beginning that sequences of a group share then takes room once, and trainers need
+    `shared_prefix="tree"`. If None, each sequence takes the room of all its tokens.
     """
     ids: NDArray[np.integer] | None = field(init=False, default=None)
     """The group number of each row, from `numbers`; a file is mapped: integers [rows]."""
