@@ -10,7 +10,8 @@ ROOTS = ("proto", "server", "client")
 HEADING = """# Map
 
 Every module, by folder, in its own words: the core first, then the shelf. `make reference` writes this page. How the
-folders fit together is in [ARCHITECTURE.md](ARCHITECTURE.md).
+folders fit together is in [ARCHITECTURE.md](ARCHITECTURE.md). Whole training scripts are in
+[client/examples](client/examples/README.md).
 """
 HALVES = {
     "The core": "What serves bins and makes batches. It is complete without the rest.",

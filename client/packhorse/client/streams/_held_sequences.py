@@ -1,7 +1,8 @@
 """The sequences of a `PackStream`: those of a call, in groups, and those that are in no bin yet.
 
-Owns what is known of each, and the groups that stay together. A sequence's own number is 0, 1, 2, … in the order in
-which the trainer gave them. Leaves sending them to `pack_stream`, and comparing answers with them to `_pack_answers`.
+Owns what is known of each, and the groups that stay together: which are formed, and which are refused as too long. A
+sequence's own number is 0, 1, 2, … in the order in which the trainer gave them. Leaves sending them to `pack_stream`,
+and comparing answers with them to `_pack_answers`.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """Where ids are in a mixture, as a table: rows that components found, joined and ordered as `Locations` needs them.
 
-Leaves finding ids to the components, and turning their positions into those of the mixture to `mixture_epoch`.
+Owns which rows are dropped because a better one of the same piece is there. Leaves finding ids to the components, and
+turning their positions into those of the mixture to `mixture_epoch`.
 """
 
 from collections.abc import Sequence
