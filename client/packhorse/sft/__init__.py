@@ -10,7 +10,8 @@ from packhorse.sft.chat import ChatEncoder, encode_chat
 from packhorse.sft.explained import ExplainedSequence, Stretch
 from packhorse.sft.pairs import PairEncoder, encode_prompt_response
 from packhorse.sft.sequence import EncodedSequence, NoTargetsError
-from packhorse.sft.tokenizer import ChatTokenizer, load_chat_tokenizer
+from packhorse.sft.tokenizer import ChatTokenizer
+from packhorse.sft.tokenizer_loading import load_chat_tokenizer
 
 __all__ = [
     "LOSS_MASK_SUFFIX",

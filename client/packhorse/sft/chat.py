@@ -20,7 +20,7 @@ from packhorse.sft.forms.plain_data import json_fault, plain_data
 from packhorse.sft.forms.sharegpt import as_messages
 from packhorse.sft.messages import TrainedTurns, Turns, check_contents, check_conversation
 from packhorse.sft.sequence import EncodedSequence, token_ranges
-from packhorse.sft.tokenizer import load_chat_tokenizer
+from packhorse.sft.tokenizer_loading import load_chat_tokenizer
 
 if TYPE_CHECKING:
     from packhorse.sft.rendering import RenderedChat

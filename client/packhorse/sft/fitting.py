@@ -61,7 +61,9 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
     for form in TEMPLATE_FORMS:
         if not any(faults):
             break
-        messages = form(best.messages, fitted is None)
+        if form.is_for_refused and fitted is not None:
+            continue
+        messages = form.convert(best.messages)
         if messages is None:
             continue
         tried = replace(best, messages=messages)

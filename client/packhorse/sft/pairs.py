@@ -15,7 +15,7 @@ from packhorse.sft.cutting import Cutoff, check_max_tokens
 from packhorse.sft.forms.plain_data import called, plain_data
 from packhorse.sft.forms.sharegpt import as_messages
 from packhorse.sft.sequence import EncodedSequence
-from packhorse.sft.tokenizer import load_chat_tokenizer
+from packhorse.sft.tokenizer_loading import load_chat_tokenizer
 from packhorse.sft.tokenizer_settings import with_prefix_space
 
 _NO_PROMPT = (

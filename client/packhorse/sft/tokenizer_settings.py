@@ -1,7 +1,7 @@
 """`with_settings`: changes a tokenizer as its `tokenizer_config.json` says, as transformers does when it reads both.
 
 Owns tokens that only the settings name, and the blank that some tokenizers put before a text. Leaves reading files, and
-which tokens begin and end a text, to `sft.tokenizer`.
+which tokens begin and end a text, to `sft.tokenizer_loading`.
 """
 
 import json

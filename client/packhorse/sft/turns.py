@@ -44,6 +44,7 @@ class Turn:
     message: int
     """Number of the message that it belongs to; -1 if that is not known."""
     is_trained: bool
+    """Whether it is to be trained on."""
     is_open: bool = False
     """Whether it does not end with a special token that the template wrote."""
 
@@ -53,7 +54,9 @@ class _Block:
     """Adjacent characters of one message, while they are collected."""
 
     begin: int
+    """The first character."""
     end: int
+    """The character after the last."""
     message: int | None
     """Number of the message; None as long as it is not known."""
 
@@ -90,7 +93,19 @@ class _Search:
         """Whether the template's loop has an iteration about a message."""
 
     def marked(self) -> Iterator[Turn]:
-        """Yields the template's generation blocks; adjacent blocks of one message are joined."""
+        """Yields the template's generation blocks."""
+        trains_all = len(self._chat.trained) == len(self._chat.own)
+        for block in self._generated_blocks():
+            if block.message is None and not trains_all:
+                raise ValueError(
+                    "the template's {% generation %} blocks cannot be assigned to messages, and only some turns are to "
+                    "be trained on; train on all turns, or leave marked messages out"
+                )
+            number = -1 if block.message is None else block.message
+            yield self._turn(block.begin, block.end, number, trains_all or number in self._chat.trained)
+
+    def _generated_blocks(self) -> list[_Block]:
+        """Returns what stands in generation blocks; adjacent blocks of one message are joined."""
         blocks: list[_Block] = []
         for begin, run in self._placed:
             if not run.is_generated:
@@ -103,15 +118,7 @@ class _Search:
                 last.end, last.message = begin + run.length, owner
             else:
                 blocks.append(_Block(begin, begin + run.length, owner))
-        trains_all = len(self._chat.trained) == len(self._chat.own)
-        for block in blocks:
-            if block.message is None and not trains_all:
-                raise ValueError(
-                    "the template's {% generation %} blocks cannot be assigned to messages, and only some turns are to "
-                    "be trained on; train on all turns, or leave marked messages out"
-                )
-            number = -1 if block.message is None else block.message
-            yield self._turn(block.begin, block.end, number, trains_all or number in self._chat.trained)
+        return blocks
 
     def is_traced(self) -> bool:
         """Returns whether the trace says for every word of the model's messages which message's iteration wrote it."""
@@ -133,15 +140,7 @@ class _Search:
 
     def written(self) -> Iterator[Turn]:
         """Yields what the iterations of the model's messages wrote, without headers."""
-        blocks: list[_Block] = []  # adjacent runs of a message, joined
-        for begin, run in self._placed:
-            if run.writer not in self._chat.own:
-                continue
-            assert run.writer is not None
-            if blocks and blocks[-1].message == run.writer and blocks[-1].end == begin:
-                blocks[-1].end += run.length
-            else:
-                blocks.append(_Block(begin, begin + run.length, run.writer))
+        blocks = self._written_blocks()
         begun: set[int] = set()  # only the first block of a message has a header
         for block in blocks:
             number, begin, end = block.message, block.begin, block.end
@@ -155,30 +154,47 @@ class _Search:
             if turn.begin < turn.end:
                 yield turn
 
+    def _written_blocks(self) -> list[_Block]:
+        """Returns what the iterations of the model's messages wrote; adjacent runs of a message are joined."""
+        blocks: list[_Block] = []
+        for begin, run in self._placed:
+            if run.writer not in self._chat.own:
+                continue
+            assert run.writer is not None
+            if blocks and blocks[-1].message == run.writer and blocks[-1].end == begin:
+                blocks[-1].end += run.length
+            else:
+                blocks.append(_Block(begin, begin + run.length, run.writer))
+        return blocks
+
     def added(self) -> Iterator[Turn]:
         """Yields what each message of the model adds to the conversation before it."""
         last_end = 0
         for number in self._chat.own:
             begin = self._prefix(number, add_generation_prompt=True)
-            words = [at for at, run in self._placed if _message_of(run) == number and run.length]
             # The template may put a first message into another turn; then nothing is before it.
             if begin is None and (self._is_followed or number == 0):
                 raise _unclear(number, "no iteration of the loop over the messages is about it")
             if begin is None or begin == self._prefix(number, add_generation_prompt=False):
-                begin = words[0] if words else None
+                words = (at for at, run in self._placed if _message_of(run) == number and run.length)
+                begin = next(words, None)
             end = self._prefix(number + 1, add_generation_prompt=False)
             if begin is None or end is None or not last_end <= begin <= end:
                 raise _unclear(number, "no loop over the messages writes it, and the text up to it is no prefix")
-            for at, run in self._placed:
-                owner, run_end = _message_of(run), at + run.length
-                if owner is None or not run.length:
-                    continue
-                is_inside = begin <= at and run_end <= end
-                is_outside = run_end <= begin or end <= at
-                if not (is_inside if owner == number else is_outside):
-                    raise _unclear(number, f"words of message {owner} stand where another's are expected")
+            self._refuse_other_words(number, begin, end)
             last_end = self._without_glue(begin, end)
             yield self._turn(begin, last_end, number, number in self._chat.trained)
+
+    def _refuse_other_words(self, number: int, begin: int, end: int) -> None:
+        """Raises a ValueError unless [begin, end) has all words of a message, and none of another."""
+        for at, run in self._placed:
+            owner, run_end = _message_of(run), at + run.length
+            if owner is None or not run.length:
+                continue
+            is_inside = begin <= at and run_end <= end
+            is_outside = run_end <= begin or end <= at
+            if not (is_inside if owner == number else is_outside):
+                raise _unclear(number, f"words of message {owner} stand where another's are expected")
 
     def _turn(self, begin: int, end: int, message: int, is_trained: bool) -> Turn:
         """Returns a turn; finds out whether it is open."""
@@ -207,16 +223,16 @@ class _Search:
         words = next((at for at, run in own_runs if run.source is not None and not _is_role(run)), end)
         opening = self._text[begin:words]
         prompt = self._prompt(number, begin)
-        shared = len(prompt) if opening.startswith(prompt) else self._shared(opening, prompt)
-        if not shared and opening:
-            # The generation prompt writes no header. Then it is what a turn with any other content would begin with.
-            message = with_other_words(self._chat.messages[number], WORDS_MARK)
-            other = self._rendered([*self._chat.messages[:number], message, *self._chat.messages[number + 1 :]])
-            if other is None or not other.startswith(self._text[:begin]):
-                return 0
-            shared = self._shared(opening, other[begin:].partition(WORDS_MARK)[0])
-            return shared if opening[:shared].strip() else 0
-        return shared
+        length = len(prompt) if opening.startswith(prompt) else self._common_length(opening, prompt)
+        if length or not opening:
+            return length
+        # The generation prompt writes no header. Then it is what a turn with any other content would begin with.
+        message = with_other_words(self._chat.messages[number], WORDS_MARK)
+        other = self._rendered([*self._chat.messages[:number], message, *self._chat.messages[number + 1 :]])
+        if other is None or not other.startswith(self._text[:begin]):
+            return 0
+        length = self._common_length(opening, other[begin:].partition(WORDS_MARK)[0])
+        return length if opening[:length].strip() else 0
 
     def _prompt(self, number: int, begin: int) -> str:
         """Returns the generation prompt after the messages before a message; "" if it cannot be found."""
@@ -232,7 +248,7 @@ class _Search:
             return prompted[len(plain) :]
         return ""
 
-    def _shared(self, one: str, other: str) -> int:
+    def _common_length(self, one: str, other: str) -> int:
         """Returns the length of the common beginning of two texts, in whole units: marks, words, other characters."""
         pattern = _units(self._marks.added)
         length = 0

@@ -1,15 +1,13 @@
 """`PackedTrainer`: Hugging Face's Trainer on packed batches, resumable under any number of processes.
 
 `PackedTrainerMixin` does the same for subclasses of that Trainer. Owns correcting the Trainer's counts after a resume
-(epochs, steps, the learning rate's schedule), and storing the cursor in its checkpoints. Leaves batches to
-`packhorse.client.loading`, their keys to `packhorse.client.presets`, and which of them an epoch still has to
-`_transformers_batches`.
+(epochs, steps, the learning rate's schedule). Leaves batches to `packhorse.client.loading`, their keys to
+`packhorse.client.presets`, which of them an epoch still has to `_transformers_batches`, and the cursor in checkpoints
+to `_transformers_cursor`.
 """
 
-import json
 import logging
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,71 +23,20 @@ from packhorse.trainers._validation import ValidationBatches
 
 try:
     from torch.optim.lr_scheduler import LambdaLR
-    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-    from transformers.trainer_callback import ExportableState
+    from transformers import Trainer
     from transformers.trainer_utils import get_last_checkpoint
+
+    from packhorse.trainers._transformers_cursor import PackhorseCursor, cursor_of_checkpoint
 except ModuleNotFoundError as error:
     raise ImportError(f"PackedTrainer needs {error.name}: install packhorse[transformers]") from None
 
-STATE_FILE = "trainer_state.json"
+__all__ = ["PackedTrainer", "PackedTrainerMixin", "cursor_of_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
 
 
-class PackhorseCursor(TrainerCallback, ExportableState):
-    """A callback that stores the cursor of the last step in the Trainer's own checkpoints.
-
-    The cursor is in `trainer_state.json`, in the entry of `stateful_callbacks` with this class's name. So it is
-    written, copied and deleted with the rest of a checkpoint.
-    """
-
-    def __init__(self) -> None:
-        self.cursor: dict[str, Any] = {}
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Stores the cursor at which training begins."""
-        self.cursor = kwargs["train_dataloader"].state_dict()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stores the cursor of the step's last batch, and corrects the Trainer's number of epochs done."""
-        batches: TrainingBatches = kwargs["train_dataloader"]
-        self.cursor = batches.state_dict()
-        state.epoch = batches.epochs_done(state.epoch)
-
-    def state(self) -> dict[str, Any]:
-        """Returns the callback's entry in `trainer_state.json`."""
-        return {"args": {}, "attributes": {"cursor": self.cursor}}
-
-
-def cursor_of_checkpoint(checkpoint: str | Path) -> dict[str, Any]:
-    """Reads the cursor that a checkpoint of a PackedTrainer holds, for any loader's `load_state_dict`.
-
-    Example:
-        >>> cursor_of_checkpoint("output/checkpoint-500")["position"]  # doctest: +SKIP
-        4000
-
-    Args:
-        checkpoint: a folder that the Trainer saved, such as `checkpoint-500`.
-
-    Raises:
-        ValueError: the checkpoint holds no cursor.
-    """
-    path = Path(checkpoint) / STATE_FILE
-    if not path.exists():
-        raise ValueError(f"{checkpoint} is no checkpoint of a Trainer: it has no {STATE_FILE}")
-    saved = json.loads(path.read_text()).get("stateful_callbacks", {}).get(PackhorseCursor.__name__, {})
-    if not (cursor := saved.get("attributes", {}).get("cursor")):
-        raise ValueError(
-            f"{checkpoint} holds no cursor, so it does not say which sequences were trained on; resume from a "
-            "checkpoint that a PackedTrainer saved, or load this one's weights as the model and train without "
-            "resume_from_checkpoint"
-        )
-    return cursor
-
-
-_AnyTrainer: Any = object  # the mixin's superclass, of type Any so that a type checker allows its calls of super()
+_AnyTrainer: Any = object
+"""The mixin's superclass; of type Any, so that a type checker allows its calls of super()."""
 
 
 class PackedTrainerMixin(_AnyTrainer):
@@ -132,11 +79,17 @@ class PackedTrainerMixin(_AnyTrainer):
     may_see_other_sequences: bool = False
     """Whether a model is trained even if its packed sequences see each other."""
     train_dataset: PackedData | None
+    """The training data."""
     eval_dataset: Any
+    """The validation data, or a dict of several."""
     _batches: TrainingBatches | None = None
-    _resumed: dict[str, Any] | None = None  # the cursor of the checkpoint to resume from
-    _steps_done: int | None = None  # after a resume with num_train_epochs: the schedule's steps that are done
-    _sums: torch.Tensor | None = None  # during an evaluation: float64 [2], sum of losses and number of targets
+    """The training batches, once training has begun."""
+    _resumed: dict[str, Any] | None = None
+    """The cursor of the checkpoint to resume from; None for a run from the beginning."""
+    _steps_done: int | None = None
+    """After a resume with num_train_epochs: the schedule's steps that are done."""
+    _sums: torch.Tensor | None = None
+    """During an evaluation: sum of losses and number of targets, float64 [2]."""
 
     def __init__(
         self,
@@ -174,6 +127,23 @@ class PackedTrainerMixin(_AnyTrainer):
         self._refuse_what_cuts_rows()
         self.add_callback(PackhorseCursor())
 
+    def _stand_in(self) -> Any:
+        """Returns a dataset to give to the trainer's constructor in place of PackedData; None if it needs none."""
+        return None
+
+    def _refuse_what_cuts_rows(self) -> None:
+        """Refuses nn.DataParallel, and parallelism that attends across the sequences of a row."""
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"one process sees {self.args.n_gpu} GPUs, over which nn.DataParallel would cut packed rows; start a "
+                "process for each with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one"
+            )
+        if self.get_cp_size() > 1 or self.get_sp_size() > 1:
+            raise ValueError(
+                "context and sequence parallelism of accelerate attend over whole rows, across the sequences packed "
+                "there; train with cp_size=1 and sp_size=1, or on sequences that are not packed"
+            )
+
     def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
         """Trains as the trainer does; `resume_from_checkpoint` (True: the last one) continues after its cursor."""
         checkpoint = resume_from_checkpoint or None
@@ -197,38 +167,6 @@ class PackedTrainerMixin(_AnyTrainer):
         if self._resumed is not None:
             self._batches.resume(self._resumed)
         return self._batches
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Returns the batches of a validation set, the same in every evaluation."""
-        data = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(data, str):
-            data = self.eval_dataset[data]
-        if not isinstance(data, PackedData):
-            return super().get_eval_dataloader(eval_dataset)
-        if id(data) not in self._validation_batches:
-            loader = self._loader(data, self.args.per_device_eval_batch_size)
-            self._validation_batches[id(data)] = ValidationBatches(loader)
-        return BatchesWithoutCursor(self._validation_batches[id(data)])
-
-    def evaluation_loop(self, dataloader: Any, *options: Any, metric_key_prefix: str = "eval", **more: Any) -> Any:
-        """Evaluates as the trainer does; for packed data the loss is the mean over all targets of all processes."""
-        if not isinstance(dataloader, BatchesWithoutCursor):
-            return super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
-        self._sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
-        output = super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
-        losses, num_targets = self.accelerator.reduce(self._sums, "sum").tolist()
-        output.metrics[f"{metric_key_prefix}_loss"] = losses / max(num_targets, 1)
-        self._sums = None
-        return output
-
-    def prediction_step(self, model: Any, inputs: Any, *options: Any, **more: Any) -> Any:
-        """Predicts as the trainer does; for packed data it also adds up losses, each times its number of targets."""
-        loss, logits, labels = super().prediction_step(model, inputs, *options, **more)
-        if self._sums is not None and loss is not None:
-            num_targets = inputs["labels"].ne(IGNORE_INDEX).sum().to(self._sums.device)
-            if num_targets:
-                self._sums += torch.stack([loss.detach().double() * num_targets, num_targets.double()])
-        return loss, logits, labels
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
         """Returns the trainer's planned numbers; after a resume with `max_steps`, with enough epochs to reach them."""
@@ -272,6 +210,38 @@ class PackedTrainerMixin(_AnyTrainer):
         """Returns the number of optimizer steps in this number of this process's batches."""
         return math.ceil(num_batches / self.args.gradient_accumulation_steps)
 
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Returns the batches of a validation set, the same in every evaluation."""
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(data, str):
+            data = self.eval_dataset[data]
+        if not isinstance(data, PackedData):
+            return super().get_eval_dataloader(eval_dataset)
+        if id(data) not in self._validation_batches:
+            loader = self._loader(data, self.args.per_device_eval_batch_size)
+            self._validation_batches[id(data)] = ValidationBatches(loader)
+        return BatchesWithoutCursor(self._validation_batches[id(data)])
+
+    def evaluation_loop(self, dataloader: Any, *options: Any, metric_key_prefix: str = "eval", **more: Any) -> Any:
+        """Evaluates as the trainer does; for packed data the loss is the mean over all targets of all processes."""
+        if not isinstance(dataloader, BatchesWithoutCursor):
+            return super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
+        self._sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
+        output = super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
+        losses, num_targets = self.accelerator.reduce(self._sums, "sum").tolist()
+        output.metrics[f"{metric_key_prefix}_loss"] = losses / max(num_targets, 1)
+        self._sums = None
+        return output
+
+    def prediction_step(self, model: Any, inputs: Any, *options: Any, **more: Any) -> Any:
+        """Predicts as the trainer does; for packed data it also adds up losses, each times its number of targets."""
+        loss, logits, labels = super().prediction_step(model, inputs, *options, **more)
+        if self._sums is not None and loss is not None:
+            num_targets = inputs["labels"].ne(IGNORE_INDEX).sum().to(self._sums.device)
+            if num_targets:
+                self._sums += torch.stack([loss.detach().double() * num_targets, num_targets.double()])
+        return loss, logits, labels
+
     def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
         """Opens a loader, with the trainer's values for those that the data leaves out."""
         args = self.args
@@ -295,23 +265,6 @@ class PackedTrainerMixin(_AnyTrainer):
         if loader.dataset.topology.mode is StreamMode.INDEPENDENT:
             raise ValueError("mode 'independent' gives an epoch no length, by which a Trainer counts; leave it out")
         return loader
-
-    def _stand_in(self) -> Any:
-        """Returns a dataset to give to the trainer's constructor in place of PackedData; None if it needs none."""
-        return None
-
-    def _refuse_what_cuts_rows(self) -> None:
-        """Refuses nn.DataParallel, and parallelism that attends across the sequences of a row."""
-        if self.args.n_gpu > 1:
-            raise ValueError(
-                f"one process sees {self.args.n_gpu} GPUs, over which nn.DataParallel would cut packed rows; start a "
-                "process for each with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one"
-            )
-        if self.get_cp_size() > 1 or self.get_sp_size() > 1:
-            raise ValueError(
-                "context and sequence parallelism of accelerate attend over whole rows, across the sequences packed "
-                "there; train with cp_size=1 and sp_size=1, or on sequences that are not packed"
-            )
 
     def _refuse_model_that_sees_others(self, preset: str | Preset | None, media: Media | None) -> None:
         """Refuses a model whose packed sequences see each other; tests it once for each preset.

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.parameters import message_of, parameter
 from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
-from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.sft.tokenizer_loading import tokenizer_json_path
 from packhorse.tokenize.columns import AnyColumns
 from packhorse.tokenize.encoding.row_encoder import Item, RowEncoder
 from packhorse.tokenize.encoding.row_forms import row_encoder

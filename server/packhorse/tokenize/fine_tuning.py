@@ -14,7 +14,7 @@ from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, show_progress
 from packhorse.parameters import parameter
 from packhorse.sft import MaskedTokenWriter
-from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.sft.tokenizer_loading import tokenizer_json_path
 from packhorse.storage import refuse_existing
 from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path, tokenizer_outputs
 from packhorse.tokenize._row_recipe import NoTargets, RowRecipe

@@ -14,7 +14,7 @@ from typing import Any
 
 from packhorse.formats.left_out import skipped_path
 from packhorse.sft import ExplainedSequence, load_chat_tokenizer
-from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.sft.tokenizer_loading import tokenizer_json_path
 from packhorse.storage import AtomicFiles
 from packhorse.tokenize._output import rows_path
 from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns

@@ -13,7 +13,7 @@ import numpy as np
 
 from packhorse.parameters import message_of
 from packhorse.sft import ExplainedSequence, load_chat_tokenizer
-from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.sft.tokenizer_loading import tokenizer_json_path
 from packhorse.tokenize.columns import AnyColumns
 from packhorse.tokenize.documents import DocumentOptions, documents_in, find_documents
 from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens

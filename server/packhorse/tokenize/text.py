@@ -18,7 +18,7 @@ from packhorse.formats.keys import keys_path
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.parameters import parameter
-from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.sft.tokenizer_loading import tokenizer_json_path
 from packhorse.storage import refuse_existing
 from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path, tokenizer_outputs
 from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of

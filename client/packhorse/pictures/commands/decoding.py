@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from packhorse.sft.tokenizer import read_tokenizer_json
+from packhorse.sft.tokenizer_loading import read_tokenizer_json
 
 
 def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:
@@ -18,4 +18,4 @@ def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]],
     elif tokens is None:
         raise click.UsageError("--tokenizer decodes tokens; give --tokens as well")
     model = read_tokenizer_json(tokenizer)
-    return lambda numbers: str(model.decode(numbers, skip_special_tokens=False))
+    return lambda token_ids: str(model.decode(token_ids, skip_special_tokens=False))

@@ -6,48 +6,60 @@ role of their results. Leaves which form a template reads to `sft.fitting`.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from packhorse.sft.forms.plain_data import json_fault
 
 Messages = list[dict[str, Any]]
+"""The messages of a conversation, each as its keys and values."""
 
 
-def _without_nulls(messages: Messages, is_refused: bool) -> Messages | None:
+@dataclass(frozen=True, slots=True)
+class TemplateForm:
+    """A form of messages, which a template may read where it does not read the row's own."""
+
+    convert: Callable[[Messages], Messages | None]
+    """Returns messages in this form; None if they have it already."""
+    is_for_refused: bool = False
+    """Whether it is tried only if the template refused all forms before it."""
+
+
+def _without_nulls(messages: Messages) -> Messages | None:
     """Returns messages without keys whose value is null; None if no content is null."""
     if not any(message.get("content", "") is None for message in messages):
         return None
     return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 
-def _with_empty_contents(messages: Messages, is_refused: bool) -> Messages | None:
-    """Returns messages with an empty content instead of none; None unless the template refused all forms so far."""
-    if not is_refused or all("content" in message for message in messages):
+def _with_empty_contents(messages: Messages) -> Messages | None:
+    """Returns messages with an empty content instead of none; None if every message has a content."""
+    if all("content" in message for message in messages):
         return None
     return [{"content": "", **message} for message in messages]
 
 
-def _with_tool_roles(messages: Messages, is_refused: bool) -> Messages | None:
+def _with_tool_roles(messages: Messages) -> Messages | None:
     """Returns messages with the role `tool` for results of functions, a role that OpenAI once called `function`."""
     if not any(message["role"] == "function" for message in messages):
         return None
     return [{**message, "role": "tool"} if message["role"] == "function" else message for message in messages]
 
 
-def _with_functions(messages: Messages, is_refused: bool) -> Messages | None:
+def _with_functions(messages: Messages) -> Messages | None:
     """Returns messages with calls in OpenAI's form: `{"type": "function", "function": {"name": …, "arguments": …}}`."""
 
     def convert(number: int, call: dict[str, Any]) -> dict[str, Any]:
         """Moves a call's name and arguments into `function`; other keys stay beside it."""
         if "function" in call:
             return call
-        wiring = {key: call[key] for key in call if key not in ("name", "arguments", "type")}
-        return {**wiring, "type": "function", "function": {key: call[key] for key in call if key not in wiring}}
+        beside = {key: call[key] for key in call if key not in ("name", "arguments", "type")}
+        return {**beside, "type": "function", "function": {key: call[key] for key in call if key not in beside}}
 
     return _with_calls(messages, convert)
 
 
-def _with_objects(messages: Messages, is_refused: bool) -> Messages | None:
+def _with_objects(messages: Messages) -> Messages | None:
     """Returns messages with arguments of calls as objects."""
 
     def convert(number: int, arguments: Any) -> Any:
@@ -65,7 +77,7 @@ def _with_objects(messages: Messages, is_refused: bool) -> Messages | None:
     return _with_arguments(messages, convert)
 
 
-def _with_texts(messages: Messages, is_refused: bool) -> Messages | None:
+def _with_texts(messages: Messages) -> Messages | None:
     """Returns messages with arguments of calls as JSON text."""
 
     def convert(number: int, arguments: Any) -> Any:
@@ -75,25 +87,23 @@ def _with_texts(messages: Messages, is_refused: bool) -> Messages | None:
     return _with_arguments(messages, convert)
 
 
-def _with_joined_parts(messages: Messages, is_refused: bool) -> Messages | None:
+def _with_joined_parts(messages: Messages) -> Messages | None:
     """Returns messages whose contents are text, their parts joined; a part that is thinking becomes reasoning."""
     if not any(isinstance(message.get("content"), list | dict) for message in messages):
         return None
     return [_joined(number, message) for number, message in enumerate(messages)]
 
 
-TEMPLATE_FORMS: tuple[Callable[[Messages, bool], Messages | None], ...] = (
-    _without_nulls,
-    _with_empty_contents,
-    _with_tool_roles,
-    _with_functions,
-    _with_objects,
-    _with_texts,
-    _with_joined_parts,
+TEMPLATE_FORMS = (
+    TemplateForm(_without_nulls),
+    TemplateForm(_with_empty_contents, is_for_refused=True),
+    TemplateForm(_with_tool_roles),
+    TemplateForm(_with_functions),
+    TemplateForm(_with_objects),
+    TemplateForm(_with_texts),
+    TemplateForm(_with_joined_parts),
 )
-"""Conversions that `fit` tries, in this order. Each takes messages, and whether the template refused all forms so far;
-it returns None if it would change nothing.
-"""
+"""Forms that `fit` tries, in this order."""
 
 
 def _with_calls(messages: Messages, convert: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Messages | None:

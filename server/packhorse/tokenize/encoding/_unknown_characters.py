@@ -1,13 +1,13 @@
 """Characters that a tokenizer does not know, and counting them in texts.
 
 A tokenizer treats them in one of two ways: it drops them, or makes them its unknown token. Owns telling which, and the
-counts. Special tokens in texts are in `special_texts`.
+counts. Which characters are dropped is in `sft/dropped_characters`, special tokens in texts are in `special_texts`.
 """
 
 from dataclasses import dataclass
 from typing import Any, Self
 
-from packhorse.sft.tokenizer import dropped_characters, known_characters
+from packhorse.sft.dropped_characters import dropped_characters, known_characters
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from packhorse.formats import require
 from packhorse.parameters import parameter
-from packhorse.sft.tokenizer import read_tokenizer_json, tokenizer_json_path
+from packhorse.sft.tokenizer_loading import read_tokenizer_json, tokenizer_json_path
 from packhorse.sft.tokenizer_settings import with_settings
 from packhorse.storage import AtomicFiles
 
