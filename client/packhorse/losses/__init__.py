@@ -3,8 +3,9 @@
 from packhorse.losses.components import ComponentMetrics, per_component_metrics
 from packhorse.losses.counts import LossCounts
 from packhorse.losses.groups import SequenceGroups
+from packhorse.losses.log_probs import sequence_log_probs, trained_log_probs
 from packhorse.losses.loss_weights import LossReduction, build_loss_weights
-from packhorse.losses.sums import sequence_log_probs, sum_over_sequences, trained_log_probs
+from packhorse.losses.sums import sum_over_sequences
 
 __all__ = [
     "ComponentMetrics",

@@ -1,6 +1,7 @@
-"""What losses read of a batch, whether it is packed rows or trees: layout, targets, groups' ids, shape.
+"""What losses read of a batch, whether it is packed rows or trees: its sequences, their targets, their groups' ids.
 
-Leaves numbering groups to `groups`, and counting over micro-batches to `counts`.
+Owns telling the two kinds apart, and checking a tensor's shape against the rows. Leaves numbering groups to `groups`,
+and counting over micro-batches to `counts`.
 """
 
 from collections.abc import Mapping
@@ -15,8 +16,22 @@ from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.masks.transfer import transfer
 
 
+def is_of_trees(batch: Mapping[str, Any]) -> bool:
+    """Returns whether a batch is of trees, in which a token may be of several sequences."""
+    return "sequence_index" in batch
+
+
+def num_sequences_of(batch: Mapping[str, Any]) -> int:
+    """Returns the number of a batch's sequences."""
+    return len(batch["ids"]) if is_of_trees(batch) else layout_of(batch).num_sequences
+
+
 def layout_of(batch: Mapping[str, Any]) -> PackLayout:
-    """Returns a batch's layout, or makes it from offsets, as batches of some presets have them."""
+    """Returns the layout of packed rows, or makes it from offsets, as batches of some presets have them.
+
+    Raises:
+        ValueError: the batch has neither.
+    """
     if "layout" in batch:
         return as_layout(batch)
     if "cu_seq_lens_q" in batch:
@@ -29,9 +44,9 @@ def layout_of(batch: Mapping[str, Any]) -> PackLayout:
 
 def targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
     """Returns the number of targets of every sequence, on the labels' device: int64 [n]."""
-    if "sequence_index" in batch:  # a tree
+    if is_of_trees(batch):
         sequence_of_target = batch["sequence_index"]
-        num_targets = sequence_of_target.new_zeros(len(batch["ids"]))
+        num_targets = sequence_of_target.new_zeros(num_sequences_of(batch))
         return num_targets.index_add_(0, sequence_of_target, torch.ones_like(sequence_of_target))
     layout = layout_of(batch)
     labels = batch["labels"]
@@ -44,9 +59,9 @@ def targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
 
 def group_ids_of(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
     """Returns the id of every sequence's group: int64 [n], negative for none; None if the batch has no groups."""
-    if "sequence_index" not in batch:  # no tree
-        return layout_of(batch).group_ids
-    return batch["group_ids"].cpu().numpy() if "group_ids" in batch else None
+    if is_of_trees(batch):
+        return batch["group_ids"].cpu().numpy() if "group_ids" in batch else None
+    return layout_of(batch).group_ids
 
 
 def check_shape(name: str, values: torch.Tensor, layout: PackLayout) -> None:

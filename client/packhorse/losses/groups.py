@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.batches.layout import reduced
 from packhorse.client.masks.transfer import transfer
-from packhorse.losses._batch_facts import group_ids_of, layout_of
+from packhorse.losses._batch_facts import group_ids_of, num_sequences_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +58,8 @@ class SequenceGroups:
         Returns:
             The groups of each micro-batch.
         """
-        return cls._of_keys([np.asarray(part, dtype=np.int64).reshape(-1, 1) for part in ids], process_group, width=1)
+        keys = [np.asarray(of_batch, dtype=np.int64).reshape(-1, 1) for of_batch in ids]
+        return cls._of_keys(keys, process_group, width=1)
 
     @classmethod
     def of_batches(cls, *batches: Mapping[str, Any], process_group: dist.ProcessGroup | None = None) -> list[Self]:
@@ -84,23 +85,23 @@ class SequenceGroups:
 
     @classmethod
     def _of_keys(
-        cls, parts: list[NDArray[np.int64]], process_group: dist.ProcessGroup | None, *, width: int
+        cls, keys_of_batches: list[NDArray[np.int64]], process_group: dist.ProcessGroup | None, *, width: int
     ) -> list[Self]:
         """Numbers groups by their keys, in ascending order over all ranks.
 
-        `parts` has the key of every sequence's group, for each micro-batch: int64 [n, width].
+        `keys_of_batches` has the key of every sequence's group, for each micro-batch: int64 [n, width].
         """
-        known = np.unique(np.concatenate([np.zeros((0, width), dtype=np.int64), *parts]), axis=0)
+        distinct = np.unique(np.concatenate([np.zeros((0, width), dtype=np.int64), *keys_of_batches]), axis=0)
         if dist.is_available() and dist.is_initialized():
             of_ranks: list[Any] = [None] * dist.get_world_size(process_group)
-            dist.all_gather_object(of_ranks, known, group=process_group)
-            known = np.unique(np.concatenate(of_ranks), axis=0)
-        numbered = []
-        for part in parts:
-            _, numbers = np.unique(np.concatenate((known, part)), axis=0, return_inverse=True)
-            of_part = numbers.reshape(-1)[len(known) :].astype(np.int64)
-            numbered.append(cls(numbers=of_part, num_groups=len(known)))
-        return numbered
+            dist.all_gather_object(of_ranks, distinct, group=process_group)
+            distinct = np.unique(np.concatenate(of_ranks), axis=0)
+        groups = []
+        for keys in keys_of_batches:
+            _, numbers = np.unique(np.concatenate((distinct, keys)), axis=0, return_inverse=True)
+            of_batch = numbers.reshape(-1)[len(distinct) :].astype(np.int64)
+            groups.append(cls(numbers=of_batch, num_groups=len(distinct)))
+        return groups
 
 
 def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
@@ -124,9 +125,13 @@ def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
 
 
 def groups_of(batch: Mapping[str, Any], groups: SequenceGroups | None) -> SequenceGroups | None:
-    """Returns the groups given, or else the batch's own; a ValueError if their number of sequences differs."""
+    """Returns the groups that the user gave, or else the batch's own; None if neither has any.
+
+    Raises:
+        ValueError: they are of another number of sequences than the batch.
+    """
     groups = batch.get("groups") if groups is None else groups
-    num_sequences = len(batch["ids"]) if "sequence_index" in batch else layout_of(batch).num_sequences
+    num_sequences = num_sequences_of(batch)
     if groups is not None and len(groups.numbers) != num_sequences:
         raise ValueError(f"groups number {len(groups.numbers)} sequences, and the batch has {num_sequences}")
     return groups

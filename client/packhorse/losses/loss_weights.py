@@ -27,7 +27,7 @@ import torch
 
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.masks.transfer import move, sequence_index
-from packhorse.losses._batch_facts import group_ids_of, layout_of, targets_of_sequences
+from packhorse.losses._batch_facts import group_ids_of, is_of_trees, layout_of, targets_of_sequences
 from packhorse.losses.components import component_names
 from packhorse.losses.counts import LossCounts, counts_of_targets, counts_on
 from packhorse.losses.groups import SequenceGroups, groups_of, numbers_on
@@ -101,14 +101,14 @@ def build_loss_weights(
     # Labels in host memory go to the counts' device: copying counts to the host would wait for the device.
     device = counts.num_targets.device if labels.device.type == "cpu" else labels.device
     denominators = _denominators(LossReduction(reduction), move(targets, device), groups, counts_on(counts, device))
-    of_sequences = gradient_divisor / denominators.clamp(min=1).to(torch.float32)
+    sequence_weights = gradient_divisor / denominators.clamp(min=1).to(torch.float32)
     if component_weights is not None:
-        of_sequences = of_sequences * _component_factors(batch, component_weights, device)
-    if "sequence_index" in batch:
-        return of_sequences[move(batch["sequence_index"], device)]
+        sequence_weights = sequence_weights * _component_factors(batch, component_weights, device)
+    if is_of_trees(batch):
+        return sequence_weights[move(batch["sequence_index"], device)]
     sequence_of_tokens = sequence_index(layout_of(batch), device)  # 0 before the first sequence
-    of_tokens = torch.nn.functional.pad(of_sequences, (1, 0))[sequence_of_tokens].view(labels.shape)
-    return of_tokens * move(labels != IGNORE_INDEX, device)
+    token_weights = torch.nn.functional.pad(sequence_weights, (1, 0))[sequence_of_tokens].view(labels.shape)
+    return token_weights * move(labels != IGNORE_INDEX, device)
 
 
 def _denominators(

@@ -1,7 +1,7 @@
 """Rows to draw: facts of their sequences, and the bars that stand for them.
 
-Owns the classes that both drawings take, and which sequences are drawn as one bar. Leaves filling them in to `picture`
-(from a batch) and `pictures/bins` (from a server), and drawing to `_text` and `_svg`.
+Owns the classes that both drawings take, and which sequences are drawn as one bar. Leaves filling them in to
+`pictures/batches` (from a batch) and `_row_maker` (from a server's bins), and drawing to `_text` and `_svg`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.batches.summary import fullness_text
 from packhorse.formats.keys import shown_key
 
 
@@ -65,11 +66,13 @@ class SeenSequence:
         return repr(self.text) if self.text else " ".join(map(str, self.first_tokens))
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts that are known, as JSON values; the length even if it is not."""
-        facts = {each.name: getattr(self, each.name) for each in fields(self)}
-        defaults = {each.name: each.default for each in fields(self) if each.name != "length"}
-        known = {name: value for name, value in facts.items() if name not in defaults or value != defaults[name]}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+        """Returns as JSON values its id, its room, its length (null if unknown), and what else is known of it."""
+        facts: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "length" or value != field.default:
+                facts[field.name] = list(value) if isinstance(value, tuple) else value
+        return facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,17 +136,19 @@ class Bar(NamedTuple):
     """One sequence, or several neighbours that are too short to draw apart; empty for the padding at the row's end."""
 
 
-def bars(row: SeenRow, least_tokens: float, enough_tokens: float) -> Iterator[Bar]:
+def bars(row: SeenRow, narrowest: float, enough: float) -> Iterator[Bar]:
     """Yields the bars of a row, from the left.
 
-    A sequence has a bar of its own if its room is at least `least_tokens`. Shorter neighbours share bars, each of which
-    ends as soon as it has `enough_tokens`.
+    Args:
+        row: the row.
+        narrowest: the tokens of room from which a sequence has a bar of its own. Shorter neighbours share bars.
+        enough: the tokens of room at which a shared bar ends.
     """
     start = end = first = 0
     short: list[SeenSequence] = []
     for index, sequence in enumerate(row.sequences):
-        is_long = sequence.room >= least_tokens
-        if short and (is_long or end - start >= enough_tokens):
+        is_long = sequence.room >= narrowest
+        if short and (is_long or end - start >= enough):
             yield Bar(start, end, first, short)
             short = []
         if not short:
@@ -157,3 +162,9 @@ def bars(row: SeenRow, least_tokens: float, enough_tokens: float) -> Iterator[Ba
         yield Bar(start, end, first, short)
     if end < row.capacity:
         yield Bar(end, row.capacity, len(row.sequences), ())
+
+
+def summary_of(rows: Sequence[SeenRow], capacity: int) -> str:
+    """Returns how full the rows are, in one line."""
+    num_sequences = sum(len(row.sequences) for row in rows)
+    return fullness_text(len(rows), capacity, num_sequences, sum(row.num_tokens for row in rows))

@@ -1,7 +1,8 @@
 """Drawing rows as an inline SVG, without scripts or styles, readable on light and dark pages.
 
 Text and lines have the colour of the page's text. Fills are of medium lightness, in colours that people with any colour
-vision can distinguish, and gaps separate sequences. Facts of rows, and drawing them as text, are in `_rows`.
+vision can distinguish, and gaps separate sequences. Leaves facts of rows, and which sequences are drawn as one bar, to
+`_rows`; drawing as text is in `_text`.
 """
 
 import zlib
@@ -19,6 +20,7 @@ class _Colours(NamedTuple):
     """Colours of a bar."""
 
     fill: str
+    """Colour of the bar."""
     ink: str
     """Colour of the text on it."""
 
@@ -35,15 +37,15 @@ _FILLS = (
 _SEVERAL = _Colours("#6E6E6E", "#FFFFFF")
 """Colours of a bar of several short sequences."""
 
-_LABEL, _BAR, _GAP, _MASK = 100, 720, 20, 48
+_LABEL_WIDTH, _BARS_WIDTH, _GAP_WIDTH, _MASK_SIZE = 100, 720, 20, 48
 """Widths, from the left: the row's label, its bars, a gap, and the picture of its mask. All sizes are SVG units."""
-_WIDTH = _LABEL + _BAR + _GAP + _MASK + 2
+_WIDTH = _LABEL_WIDTH + _BARS_WIDTH + _GAP_WIDTH + _MASK_SIZE + 2
 _BAR_HEIGHT, _TARGET_HEIGHT, _ROW_HEIGHT, _LEGEND_HEIGHT = 30, 5, 60, 26
-_LEAST_WIDTH, _ENOUGH_WIDTH = 4, 32
+_NARROWEST_WIDTH, _ENOUGH_WIDTH = 4, 32
 """Width below which neighbours are drawn as one bar, and the width at which such a bar ends."""
 _LETTER_WIDTH, _CAPTION_MARGIN = 6.3, 10
 """Mean width of a letter, and the least space around a caption, to decide which caption fits."""
-_LABEL_END = _LABEL - 12
+_LABEL_END = _LABEL_WIDTH - 12
 """Where labels end."""
 _MOST_COLUMNS = 360
 """The most columns of the line that marks targets."""
@@ -75,37 +77,26 @@ def draw(rows: Sequence[SeenRow]) -> str:
 
 
 def _row(row: SeenRow, hatch: str) -> list[str]:
-    """Draws a row: its label, its bars, its mask and, if they are known, its targets."""
-    scale = _BAR / row.capacity
+    """Draws a row: its label, its bars, its targets if they are known, and its mask."""
+    scale = _BARS_WIDTH / row.capacity
     parts = [
         f'<text x="{_LABEL_END}" y="17" text-anchor="end" font-weight="600">{escape(row.name)}</text>',
         f'<text x="{_LABEL_END}" y="31" text-anchor="end" opacity=".65">{row.fullness:.1%} full</text>',
     ]
-    mask = [
-        f'<g transform="translate({_LABEL + _BAR + _GAP} 2)"><title>who attends to whom: each sequence to itself; '
-        f"solid where attention is causal</title>"
-    ]
-    for bar in bars(row, _LEAST_WIDTH / scale, _ENOUGH_WIDTH / scale):
-        x, width = _LABEL + bar.start * scale, (bar.end - bar.start) * scale
-        parts += _bar(bar, x, width, scale, hatch)
-        at, size = bar.start * _MASK / row.capacity, width * _MASK / _BAR
-        if bar.sequences:
-            mask += _block(at, size, _colours(bar).fill)
-        else:
-            mask.append(_square(at, size, hatch) + "/>")
-    mask.append(
-        f'<path d="M0 0h{_MASK}v{_MASK}h-{_MASK}z" fill="none" stroke="currentColor" stroke-opacity=".35"/></g>'
-    )
+    row_bars = list(bars(row, _NARROWEST_WIDTH / scale, _ENOUGH_WIDTH / scale))
+    for bar in row_bars:
+        parts += _bar(bar, scale, hatch)
     if row.targets is not None:
         parts += _targets(row.targets)
-    return parts + mask
+    return parts + _mask(row_bars, row.capacity, hatch)
 
 
-def _bar(bar: Bar, x: float, width: float, scale: float, hatch: str) -> list[str]:
+def _bar(bar: Bar, scale: float, hatch: str) -> list[str]:
     """Draws a bar: a sequence with the rest of its room, several short sequences, or padding.
 
-    `x`, `width` are in SVG units, and `scale` is SVG units for a token.
+    `scale` is SVG units for a token.
     """
+    x, width = _LABEL_WIDTH + bar.start * scale, (bar.end - bar.start) * scale
     gap = min(1.5, width / 4)
     if not bar.sequences:
         return [_rect(x, width - gap, hatch, f"padding: {bar.end - bar.start:,} tokens", is_padding=True)]
@@ -149,17 +140,33 @@ def _caption(x: float, width: float, ink: str, captions: Sequence[str]) -> list[
     return []
 
 
-def _square(at: float, size: float, fill: str) -> str:
-    """Begins a square on the mask's diagonal; more attributes and "/>" follow."""
-    return f'<path d="M{at:.2f} {at:.2f}h{size:.2f}v{size:.2f}h-{size:.2f}z" fill="{fill}"'
+def _mask(row_bars: Sequence[Bar], capacity: int, hatch: str) -> list[str]:
+    """Draws who attends to whom in a row: a block for each bar on the diagonal, hatched for padding."""
+    parts = [
+        f'<g transform="translate({_LABEL_WIDTH + _BARS_WIDTH + _GAP_WIDTH} 2)"><title>who attends to whom: each '
+        "sequence to itself; solid where attention is causal</title>"
+    ]
+    for bar in row_bars:
+        corner, size = bar.start * _MASK_SIZE / capacity, (bar.end - bar.start) * _MASK_SIZE / capacity
+        if bar.sequences:
+            parts += _block(corner, size, _colours(bar).fill)
+        else:
+            parts.append(_square(corner, size, hatch) + "/>")
+    border = f"M0 0h{_MASK_SIZE}v{_MASK_SIZE}h-{_MASK_SIZE}z"
+    return [*parts, f'<path d="{border}" fill="none" stroke="currentColor" stroke-opacity=".35"/></g>']
 
 
-def _block(at: float, size: float, fill: str) -> list[str]:
+def _block(corner: float, size: float, fill: str) -> list[str]:
     """Draws a sequence's block of the mask: a light square for all pairs of tokens, a triangle for causal ones."""
     return [
-        f'{_square(at, size, fill)} fill-opacity=".35"/>',
-        f'<path d="M{at:.2f} {at:.2f}v{size:.2f}h{size:.2f}z" fill="{fill}"/>',
+        f'{_square(corner, size, fill)} fill-opacity=".35"/>',
+        f'<path d="M{corner:.2f} {corner:.2f}v{size:.2f}h{size:.2f}z" fill="{fill}"/>',
     ]
+
+
+def _square(corner: float, size: float, fill: str) -> str:
+    """Begins a square on the mask's diagonal; more attributes and "/>" follow."""
+    return f'<path d="M{corner:.2f} {corner:.2f}h{size:.2f}v{size:.2f}h-{size:.2f}z" fill="{fill}"'
 
 
 def _targets(targets: NDArray[np.bool_]) -> list[str]:
@@ -172,14 +179,14 @@ def _targets(targets: NDArray[np.bool_]) -> list[str]:
     counts = np.concatenate(([0], np.cumsum(targets)))
     shares = np.diff(counts[edges]) / np.diff(edges)
     levels = np.ceil(shares * 3).astype(np.int64)
-    width = _BAR / columns
+    width = _BARS_WIDTH / columns
     parts = []
     for level, opacity in ((1, ".3"), (2, ".6"), (3, ".9")):
         is_on = np.concatenate(([False], levels == level, [False]))
         starts, ends = np.flatnonzero(~is_on[:-1] & is_on[1:]), np.flatnonzero(is_on[:-1] & ~is_on[1:])
         if len(starts):
             lines = "".join(
-                f"M{_LABEL + start * width:.4g} 0h{(end - start) * width:.4g}"
+                f"M{_LABEL_WIDTH + start * width:.4g} 0h{(end - start) * width:.4g}"
                 for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
             )
             parts.append(
@@ -202,7 +209,7 @@ def _legend(y: int, hatch: str, *, has_targets: bool) -> list[str]:
     square = f'<path d="M@ 2h11v11h-11z" fill="{_FILLS[2].fill}" fill-opacity=".35"/>'
     triangle = f'<path d="M@ 2v11h11z" fill="{_FILLS[2].fill}"/>'
     entries.append((square + triangle, "mask: attention within a sequence (solid: causal)"))
-    parts = [f'<g transform="translate({_LABEL} {y})" opacity=".8">']
+    parts = [f'<g transform="translate({_LABEL_WIDTH} {y})" opacity=".8">']
     x = 0
     for shape, text in entries:
         parts.append(shape.replace("@", str(x)) + f'<text x="{x + 24}" y="12">{text}</text>')

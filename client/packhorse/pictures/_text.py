@@ -9,7 +9,7 @@ import numpy as np
 
 from packhorse.pictures._rows import Bar, SeenRow, bars
 
-_LEAST_CELLS, _ENOUGH_CELLS = 4, 8
+_NARROWEST_CELLS, _ENOUGH_CELLS = 4, 8
 """Characters below which neighbours are drawn as one bar, and the width at which such a bar ends."""
 _LEAST_ROW_CELLS = 8
 """Characters of a row on the narrowest terminals."""
@@ -42,7 +42,7 @@ def _row(row: SeenRow, cells: int) -> str:
     """Draws a row in `cells` characters."""
     scale = (cells - 1) / row.capacity
     parts = []
-    for bar in bars(row, _LEAST_CELLS / scale, _ENOUGH_CELLS / scale):
+    for bar in bars(row, _NARROWEST_CELLS / scale, _ENOUGH_CELLS / scale):
         size = round(bar.end * scale) - round(bar.start * scale)
         if size:
             parts.append("│" + _inside(bar, size - 1, scale))
@@ -74,4 +74,5 @@ def _targets(row: SeenRow, cells: int) -> str:
     begins = np.arange(cells) * row.capacity // cells
     ends = np.maximum((np.arange(cells) + 1) * row.capacity // cells, begins + 1)
     counts = np.concatenate(([0], np.cumsum(row.targets)))
-    return "".join("▔" if on else " " for on in (2 * (counts[ends] - counts[begins]) >= ends - begins).tolist())
+    is_marked = 2 * (counts[ends] - counts[begins]) >= ends - begins
+    return "".join("▔" if marked else " " for marked in is_marked.tolist())

@@ -82,14 +82,14 @@ class MarkedSequence:
     @property
     def heading(self) -> str:
         """The title, with the numbers of all tokens and of trained tokens."""
-        num_tokens = sum(each.num_tokens for each in self.ranges)
-        num_trained = sum(each.num_tokens for each in self.ranges if each.is_trained)
+        num_tokens = sum(marked.num_tokens for marked in self.ranges)
+        num_trained = sum(marked.num_tokens for marked in self.ranges if marked.is_trained)
         return f"{self.title}: {num_tokens:,} tokens, {num_trained:,} trained"
 
     def runs(self) -> list[tuple[str, bool]]:
         """Returns (text, whether it is trained on) for each range, with equal neighbours joined."""
-        neighbours = groupby(self.ranges, key=lambda each: each.is_trained)
-        return [("".join(each.text for each in equal), is_trained) for is_trained, equal in neighbours]
+        neighbours = groupby(self.ranges, key=lambda marked: marked.is_trained)
+        return [("".join(marked.text for marked in equal), is_trained) for is_trained, equal in neighbours]
 
     def text(self) -> str:
         """Returns the sequence for a plain terminal or a file: trained text in [[ ]], then a table of origins."""
@@ -98,26 +98,26 @@ class MarkedSequence:
 
     def table(self) -> list[str]:
         """Returns a table as lines: whether each range is trained on, its tokens, origin and first characters."""
-        unnamed = "template" if any(each.origin for each in self.ranges) else "-"
-        origins = [each.origin or unnamed for each in self.ranges]
+        unnamed = "template" if any(marked.origin for marked in self.ranges) else "-"
+        origins = [marked.origin or unnamed for marked in self.ranges]
         width = max(map(len, ["origin", *origins]))
         lines = [f"  trained  tokens  {'origin':{width}}  text"]
-        for each, origin in zip(self.ranges, origins, strict=True):
-            shown = each.text if len(each.text) <= _MOST_SHOWN else f"{each.text[:_MOST_SHOWN]}…"
-            is_trained = "yes" if each.is_trained else "no"
-            lines.append(f"  {is_trained:7}  {each.num_tokens:6,}  {origin:{width}}  {shown!r}")
+        for marked, origin in zip(self.ranges, origins, strict=True):
+            shown = marked.text if len(marked.text) <= _MOST_SHOWN else f"{marked.text[:_MOST_SHOWN]}…"
+            is_trained = "yes" if marked.is_trained else "no"
+            lines.append(f"  {is_trained:7}  {marked.num_tokens:6,}  {origin:{width}}  {shown!r}")
         return lines
 
     def _repr_html_(self) -> str:
         """Returns HTML for a notebook."""
-        marked = "".join(
-            f'<span title="{escape(each.origin or "template")}"'
-            + (' style="background:#c6efce;color:#0b3d17"' if each.is_trained else "")
-            + f">{escape(each.text)}</span>"
-            for each in self.ranges
+        spans = "".join(
+            f'<span title="{escape(marked.origin or "template")}"'
+            + (' style="background:#c6efce;color:#0b3d17"' if marked.is_trained else "")
+            + f">{escape(marked.text)}</span>"
+            for marked in self.ranges
         )
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        return f"<p>{escape(self.heading)}</p><pre style='white-space:pre-wrap'>{marked}</pre>{notes}"
+        return f"<p>{escape(self.heading)}</p><pre style='white-space:pre-wrap'>{spans}</pre>{notes}"
 
     def facts(self) -> dict[str, object]:
         """Returns the sequence as JSON values."""

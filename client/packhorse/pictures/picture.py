@@ -1,33 +1,20 @@
-"""`Picture`: rows to look at, in a notebook or on a terminal; and making one of a batch.
+"""`Picture`: rows to look at, in a notebook or on a terminal.
 
-Owns how much is shown, and reading a batch; leaves drawing as text to `_text`, drawing SVG to `_svg`, and bins of a
-server to `pictures/bins`. This module does not import torch; it reads a batch's tensors by their own methods.
+Leaves drawing as text to `_text`, drawing SVG to `_svg`, and which rows are shown to `pictures/batches` and
+`pictures/bins`.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-import numpy as np
-
-from packhorse.client.batches.summary import cursor_texts, fullness_text
 from packhorse.pictures import _svg
-from packhorse.pictures._rows import SeenRow, SeenSequence
+from packhorse.pictures._rows import SeenRow
 from packhorse.pictures._text import draw_text
 
-FIRST_TOKENS = 24
-"""Number of tokens that are shown of a sequence's beginning."""
-_MOST_ROWS = 16
-"""Rows of a batch that are drawn; the others are counted."""
 _NAMED_SEQUENCES = 12
 """Sequences of a row whose beginnings are listed."""
-_MOST_LETTERS = 80
-"""Letters of a sequence's beginning that are shown."""
-_IGNORED = -100
-"""The label of a token that is no target. It equals IGNORE_INDEX of `packhorse.client.batches`, which would import
-torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,10 +53,11 @@ class Picture:
         width = width or shutil.get_terminal_size().columns
         lines = [self.title, self.summary]
         has_texts = any(sequence.text or sequence.first_tokens for row in self.rows for sequence in row.sequences)
-        if self.rows and not has_texts:
+        if has_texts:
+            for row in self.rows:
+                lines += [draw_text([row], width), *_sequence_lines(row, width)]
+        elif self.rows:
             lines.append(draw_text(self.rows, width))
-        for row in self.rows if has_texts else ():
-            lines += [draw_text([row], width), *_sequences(row, width)]
         if self.num_rows > len(self.rows):
             lines.append(f"… and {self.num_rows - len(self.rows):,} more rows")
         return "\n".join(lines)
@@ -103,7 +91,7 @@ class Picture:
         return self.text()
 
 
-def _sequences(row: SeenRow, width: int) -> list[str]:
+def _sequence_lines(row: SeenRow, width: int) -> list[str]:
     """Returns a line for each of a row's first sequences, with its beginning."""
     lines = []
     for sequence in row.sequences[:_NAMED_SEQUENCES]:
@@ -112,69 +100,3 @@ def _sequences(row: SeenRow, width: int) -> list[str]:
     if len(row.sequences) > _NAMED_SEQUENCES:
         lines.append(f"    … and {len(row.sequences) - _NAMED_SEQUENCES:,} more sequences")
     return lines
-
-
-def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] | None = None) -> Picture:
-    """Draws a batch: its sequences to scale, padding, targets and the mask.
-
-    A batch that is the last value of a notebook's cell shows the same picture by itself.
-
-    Example:
-        >>> from packhorse.client import PackedDataset
-        >>> from packhorse.pictures import draw_batch
-        >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)))
-        >>> print(draw_batch(batch).text(width=60))
-        batch, epoch 0, next position 1
-        1 row of 8 tokens: 2 sequences, 8 tokens (100.00 % full)
-        row 0  │───────── 0 (5) ──────────│──── 1 (3) ────│  8 of 8
-                      ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔      ▔▔▔▔▔▔▔▔▔▔
-
-    Args:
-        batch: a batch with the keys of a PackedBatch, and so without a preset.
-        decode: function from tokens to text, e.g. `tokenizer.decode`; None for no text.
-
-    Raises:
-        ValueError: the batch has no layout.
-    """
-    layout = batch.get("layout")
-    if layout is None:
-        raise ValueError(
-            "this batch carries no 'layout', which says where sequences lie; draw a batch made without a preset"
-        )
-    tokens, labels, ids = (_host(batch[name]) if name in batch else None for name in ("input_ids", "labels", "ids"))
-    rows, groups = [], layout.group_ids
-    row_starts = [0, *layout.row_ends.tolist()]
-    for row in range(min(layout.num_rows, _MOST_ROWS)):
-        sequences = []
-        for i in range(row_starts[row], row_starts[row + 1]):
-            start, length = int(layout.starts[i]), int(layout.lengths[i])
-            first = () if tokens is None else tokens.ravel()[start : start + min(length, FIRST_TOKENS)].tolist()
-            sequences.append(
-                SeenSequence(
-                    id=i if ids is None else int(ids[i]),
-                    room=int(layout.rooms[i]),
-                    length=length,
-                    group=None if groups is None or groups[i] < 0 else int(groups[i]),
-                    text=shortened(decode, first),
-                )
-            )
-        targets = None if labels is None else labels[row] != _IGNORED
-        rows.append(SeenRow(name=f"row {row}", capacity=layout.row_tokens, sequences=tuple(sequences), targets=targets))
-    return Picture(
-        title=", ".join(["batch", *cursor_texts(batch)]),
-        rows=tuple(rows),
-        num_rows=layout.num_rows,
-        summary=fullness_text(layout.num_rows, layout.row_tokens, layout.num_sequences, layout.num_tokens),
-    )
-
-
-def shortened(decode: Callable[[list[int]], str] | None, tokens: Sequence[int]) -> str:
-    """Returns the text of tokens, shortened to one line; empty without a decoder."""
-    if decode is None or not len(tokens):
-        return ""
-    text = " ".join(decode(list(tokens)).split())
-    return text if len(text) <= _MOST_LETTERS else text[: _MOST_LETTERS - 1] + "…"
-
-
-def _host(tensor: Any) -> np.ndarray[Any, Any]:
-    return tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)

@@ -60,7 +60,7 @@ def from_shelf(hook: str) -> Any:
 
     Example:
         >>> from_shelf("draw_batch").__module__
-        'packhorse.pictures.picture'
+        'packhorse.pictures.batches'
 
     Args:
         hook: a key of `HOOKS`.

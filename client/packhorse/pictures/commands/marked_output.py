@@ -22,12 +22,12 @@ def marked_of(title: str, explained: "ExplainedSequence") -> MarkedSequence:
         title=title,
         ranges=tuple(
             MarkedRange(
-                text=each.text,
-                num_tokens=each.end - each.first,
-                is_trained=each.is_trained,
-                origin=each.field or "",
+                text=stretch.text,
+                num_tokens=stretch.end - stretch.first,
+                is_trained=stretch.is_trained,
+                origin=stretch.field or "",
             )
-            for each in explained.stretches
+            for stretch in explained.stretches
         ),
         notes=tuple(f"not in the text: {name}" for name in explained.unused),
     )

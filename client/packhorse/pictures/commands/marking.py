@@ -1,0 +1,56 @@
+"""`marker`: reads sequences of a token file by id, and marks their trained tokens.
+
+Leaves finding the row that a sequence was made of to `packhorse.tokenize`, and printing to `marked_output`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from packhorse.cli.shared.tokens import open_tokens
+from packhorse.client import DatasetInfo, TokenSource
+from packhorse.formats.megatron_writer import masked_paths
+from packhorse.parameters import message_of
+from packhorse.pictures import MarkedSequence
+from packhorse.pictures.beginnings import Decode
+from packhorse.pictures.commands.marked_output import marked_of
+
+
+def marker(
+    source: TokenSource | None, decode: Decode | None, tokens: str | None, info: DatasetInfo
+) -> Callable[[int], MarkedSequence] | None:
+    """Returns a function that reads a sequence by id and marks its trained tokens.
+
+    Args:
+        source: reads the path `tokens`.
+        decode: turns tokens into text.
+        tokens: path of the token file, beside which its mask and the origins of its rows are found.
+        info: the dataset.
+
+    Returns:
+        The function; None without tokens or a tokenizer, and for mixtures.
+    """
+    if source is None or decode is None or tokens is None or info.components:
+        return None
+    mask_path = masked_paths(tokens).mask_idx
+    mask = open_tokens(str(mask_path)) if mask_path.is_file() else None
+    of_ids = source.for_ids(info.id_column or "")
+
+    def mark(sequence_id: int) -> MarkedSequence:
+        """Reads a sequence; its origins are shown only if its row still gives the same tokens."""
+        ids, title, note = of_ids.read(sequence_id), f"sequence {sequence_id}", ""
+        if mask is not None and not info.id_column:  # the rows of a file of chats or pairs
+            try:
+                from packhorse.tokenize import trace_sequence
+
+                traced = trace_sequence(tokens, sequence_id)
+            except (ImportError, OSError, ValueError) as error:
+                traced, note = None, f"the origin is not known: {message_of(error)}"
+            if traced is not None:
+                if traced.explained.input_ids.tolist() == ids.tolist():
+                    return marked_of(f"{title}, from {traced.origin}", traced.explained)
+                note = f"the origin is not known: {traced.origin} gives other tokens now"
+        trained = None if mask is None else mask.read(sequence_id)
+        shown = MarkedSequence.of_tokens(title, ids, trained, decode)
+        return replace(shown, notes=(note,)) if note else shown
+
+    return mark
