@@ -5,9 +5,9 @@ from .activity import StreamActivity as StreamActivity
 from .activity import ask_activity as ask_activity
 from .component_audit import ComponentReport as ComponentReport
 from .doctor import Finding as Finding
-from .doctor import ask_health as ask_health
 from .doctor import diagnose as diagnose
 from .epoch_audit import AuditReport as AuditReport
 from .epoch_audit import EpochOfStreams as EpochOfStreams
+from .health import ask_health as ask_health
 from .token_audit import TokenAudit as TokenAudit
 from .token_audit import TokenReport as TokenReport

@@ -1,9 +1,9 @@
-"""Diagnosis: the steps from a client to a server's first bin, tried until one fails; and a server's health.
+"""Diagnosis: the steps from a client to a server's first bin, tried until one fails.
 
-Owns the steps, and explaining each failure; leaves printing to `packhorse doctor`.
+Owns the steps, and explaining each failure. Leaves asking for a server's health to `health`, and printing to
+`packhorse doctor`.
 """
 
-import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,21 +13,16 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from packhorse.client import Access, Client, PackhorseError
 from packhorse.client.errors import AccessDeniedError, UnauthenticatedError
 from packhorse.client.transport.access import NO_ACCESS, variable_of
 from packhorse.client.transport.addresses import Endpoint, as_one_address, endpoint_of, hosts_of
 from packhorse.client.transport.credentials import Credentials
 from packhorse.client.transport.grpc_channels import GrpcTransport
-from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.handshake import days_left, refusal_of
 from packhorse.client.transport.methods import LIST_DATASETS
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.parameters import parameter
-from packhorse.proof.activity import refusal_at
+from packhorse.proof.health import ask_health
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
 from packhorse.wire.certificates import days_until, expiry_of
@@ -67,44 +62,6 @@ class Finding:
         """Returns a sign (✓, ! or ✗), the step and the text, in one line."""
         sign = "✗" if not self.is_good else "!" if self.is_warning else "✓"
         return f"{sign} {self.step:<{max(map(len, STEPS))}}  {self.text}"
-
-
-def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
-    """Returns a server's health: SERVING, NOT_SERVING or UNKNOWN.
-
-    NOT_SERVING means that the server starts or drains, makes no blocks, or has no dataset that it can serve. The
-    request sends no token, and needs none.
-
-    Example:
-        >>> ask_health("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
-        Traceback (most recent call last):
-        packhorse.client.errors.ServerUnavailableError: ...
-
-    Args:
-        target: address of one server, as `connect` takes it.
-        access: certificates; by default those of the environment.
-        timeout_seconds: how long to wait for an answer; math.inf for no limit.
-        service: name of the gRPC service whose health is asked for; empty for the process.
-
-    Raises:
-        AccessDeniedError: certificates do not fit.
-        ServerUnavailableError: no server answers in time, or nobody listens.
-        ValueError: a file cannot be read, or timeout_seconds is out of range.
-    """
-    if math.isnan(timeout_seconds) or timeout_seconds <= 0:
-        raise ValueError(parameter("timeout_seconds") + f" must be above 0, got {timeout_seconds}")
-    hosts = hosts_of(target)
-    credentials = Credentials(access.or_environment(), hosts)
-    address = as_one_address(hosts[0])
-    timeout = None if math.isinf(timeout_seconds) else timeout_seconds
-    with credentials.open_channel(address) as channel:
-        try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service=service), timeout=timeout
-            )
-        except grpc.RpcError as error:
-            raise refusal_at(address, credentials) or exception_of(error, target, address.proxy) from None
-    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 class _FailedError(Exception):
@@ -188,24 +145,12 @@ class _Examination:
         return Finding("DNS", f"{name} is {_some(self._addresses)} ({_since(started)})")
 
     def _tcp(self) -> Finding:
-        """Connects to every address of the host, to a unix socket, or through a proxy."""
-        started = time.perf_counter()
+        """Connects to every address of the host; or to its unix socket, or through its proxy."""
         if self._endpoint is None:
-            if not self._host.startswith("unix:"):
-                return Finding("TCP", f"{self._host} is left to gRPC")
-            path = self._host.removeprefix("unix:").removeprefix("//")
-            try:
-                with socket.socket(socket.AF_UNIX) as probe:
-                    probe.settimeout(self._seconds)
-                    probe.connect(path)
-            except OSError as error:
-                raise _FailedError(
-                    f"{path}: {error.strerror}: is `packhorse serve --listen unix:{path}` running, and may "
-                    "this user open it?"
-                ) from None
-            return Finding("TCP", f"{path} answers ({_since(started)})")
+            return self._unix_socket()
         if self._endpoint.proxy is not None:
             return self._through_proxy(self._endpoint)
+        started = time.perf_counter()
         port = self._endpoint.port
         answering, why = [], ""
         for address in self._addresses:
@@ -226,6 +171,23 @@ class _Examination:
         self._addresses = answering
         return Finding("TCP", text)
 
+    def _unix_socket(self) -> Finding:
+        """Connects to a unix socket; leaves any other address without a host to gRPC."""
+        if not self._host.startswith("unix:"):
+            return Finding("TCP", f"{self._host} is left to gRPC")
+        started = time.perf_counter()
+        path = self._host.removeprefix("unix:").removeprefix("//")
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(self._seconds)
+                probe.connect(path)
+        except OSError as error:
+            raise _FailedError(
+                f"{path}: {error.strerror}: is `packhorse serve --listen unix:{path}` running, and may "
+                "this user open it?"
+            ) from None
+        return Finding("TCP", f"{path} answers ({_since(started)})")
+
     def _through_proxy(self, endpoint: Endpoint) -> Finding:
         """Connects to the host through its proxy."""
         assert endpoint.proxy is not None
@@ -242,20 +204,7 @@ class _Examination:
             return Finding("TLS", "none: nobody on the network can read a unix socket")
         if self._access.cert is not None:
             self._refuse_expired(self._access.cert)
-        days = []
-        for address in self._addresses:
-            endpoint = self._endpoint._replace(host=address)
-            refusal = refusal_of(endpoint, self._access, uses_tls=self._credentials.uses_tls)
-            if refusal is not None:
-                raise _FailedError(str(refusal))
-            if self._credentials.uses_tls:
-                try:
-                    days.append(days_left(endpoint, self._access))
-                except OSError as error:
-                    raise _FailedError(
-                        f"the connection to {address}:{endpoint.port} broke during the handshake ({error}): is it a "
-                        "packhorse server, or a proxy that ends TLS?"
-                    ) from None
+        days = self._days_of_certificates(self._endpoint)
         if not days:
             text = "plain text"
             if is_local(self._host):
@@ -273,6 +222,27 @@ class _Examination:
             if own_days < SOON_DAYS:
                 text += f": have another issued, and replace {self._access.cert} with it; it is read again"
         return Finding("TLS", text, is_warning=min(days) < SOON_DAYS)
+
+    def _days_of_certificates(self, endpoint: Endpoint) -> list[float]:
+        """Makes a TLS handshake with every address; returns how many days each certificate is good for.
+
+        Without TLS it only asks whether each address takes plain text, and returns nothing.
+        """
+        days = []
+        for address in self._addresses:
+            replica = endpoint._replace(host=address)
+            refusal = refusal_of(replica, self._access, uses_tls=self._credentials.uses_tls)
+            if refusal is not None:
+                raise _FailedError(str(refusal))
+            if self._credentials.uses_tls:
+                try:
+                    days.append(days_left(replica, self._access))
+                except OSError as error:
+                    raise _FailedError(
+                        f"the connection to {address}:{replica.port} broke during the handshake ({error}): is it a "
+                        "packhorse server, or a proxy that ends TLS?"
+                    ) from None
+        return days
 
     def _refuse_expired(self, cert: str | Path) -> None:
         """Raises a failure if the client's own certificate cannot be read or has expired."""

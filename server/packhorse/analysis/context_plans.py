@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.analysis.counts import HistogramInput, fit
+from packhorse.analysis.counts import fit
+from packhorse.analysis.histogram_input import HistogramInput
 from packhorse.dataset import PlanOptions
 from packhorse.epoch import EpochView, PlanIndex, arrange
 from packhorse.packing import counts_of_templates, pack_context

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.analysis.counts import HistogramInput, lengths_before, options_of
+from packhorse.analysis.counts import lengths_before, options_of
+from packhorse.analysis.histogram_input import HistogramInput
 from packhorse.analysis.packers import compare_packers
 from packhorse.analysis.report import dataset_report
 from packhorse.dataset import MixtureDataset, PreparedDataset

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from packhorse.analysis.counts import HistogramInput, fit
+from packhorse.analysis.counts import fit
+from packhorse.analysis.histogram_input import HistogramInput
 from packhorse.analysis.unpacked import Unpacked, ways_without_packing
 from packhorse.dataset import PlanOptions
 from packhorse.epoch import PlanIndex, bin_mates_again

@@ -6,6 +6,7 @@ Owns the tables and the live view. Leaves rates to `analysis.activity`, and aski
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -160,6 +161,18 @@ def _time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The answers of one round of questions to all servers."""
+
+    servers: list[ServerActivity]
+    """The activity of each server that answered."""
+    trouble: str
+    """Why the others did not, in one sentence; empty if all answered."""
+    ended: float
+    """When the last of them answered, in seconds of `time.monotonic`."""
+
+
 @click.command("top", context_settings={"show_default": True})
 @target_option
 @click.option(
@@ -185,8 +198,8 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
         raise click.UsageError("--json needs --once: a live view is for people")
     access = access_of_command()
 
-    def ask() -> tuple[list[ServerActivity], str]:
-        """Returns (answers, why servers did not answer); raises if no server did."""
+    def ask() -> _Answers:
+        """Asks every server; raises a ServerUnavailableError if none answers."""
         answers: list[ServerActivity] = []
         failures: list[ServerUnavailableError] = []
         for server in target.split(","):
@@ -196,34 +209,36 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
                 failures.append(failure)
         if not answers:
             raise ServerUnavailableError(f"{failures[0]}; `packhorse doctor --target {target}` tries every step to it")
-        return answers, "; ".join(f"no answer from {failure}" for failure in failures)
+        trouble = "; ".join(f"no answer from {failure}" for failure in failures)
+        return _Answers(answers, trouble, time.monotonic())
 
-    if once:
-        before, _ = ask()
-        time.sleep(interval)
-        after, trouble = ask()
-        facts = activity_between(before, after, interval)
-        if as_json:
-            click.echo(json.dumps(facts, indent=2))
-        else:
-            output_console().print(view_of(facts, limit, trouble))
-        if trouble:
-            raise click.ClickException(trouble)
+    if not once:
+        _watch(ask, interval, limit)
         return
-    _watch(ask, interval, limit)
+    before = ask()
+    time.sleep(interval)
+    after = ask()
+    facts = activity_between(before.servers, after.servers, interval)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        output_console().print(view_of(facts, limit, after.trouble))
+    if after.trouble:
+        raise click.ClickException(after.trouble)
 
 
-def _watch(ask: Callable[[], tuple[list[ServerActivity], str]], interval: float, limit: int) -> None:
+def _watch(ask: Callable[[], _Answers], interval: float, limit: int) -> None:
     """Shows a live view until Ctrl-C. While servers do not answer, the last view stays, below a warning."""
-    (before, trouble), asked = ask(), time.monotonic()
-    facts: dict[str, Any] = activity_between([], before, 0.0)
+    before = ask()
+    trouble = before.trouble
+    facts: dict[str, Any] = activity_between([], before.servers, 0.0)
     with Live(view_of(facts, limit, trouble), console=output_console(), screen=True, auto_refresh=False) as live:
         while True:
             try:
                 time.sleep(interval)
-                (after, trouble), now = ask(), time.monotonic()
-                facts = activity_between(before, after, now - asked)
-                before, asked = after, now
+                after = ask()
+                facts = activity_between(before.servers, after.servers, after.ended - before.ended)
+                before, trouble = after, after.trouble
             except PackhorseError as error:
                 trouble = f"no answer, so this view is old: {error}"
             except KeyboardInterrupt:

@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from packhorse.analysis.commands.raw import Look, RawOptions, check_install, is_raw, prepared_for_a_look
+from packhorse.analysis.commands.look import Look
+from packhorse.analysis.commands.raw import RawOptions, check_install, is_raw, prepared_for_a_look
 from packhorse.analysis.commands.served import print_served
 from packhorse.cli import main
 from packhorse.cli.shared.flags import flags_of

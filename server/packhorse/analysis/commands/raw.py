@@ -1,7 +1,8 @@
-"""A look at raw input: `inspect` prepares lengths or text in a temporary folder, shows its figures, and removes it.
+"""Raw input of `packhorse inspect`: lengths or text, prepared in a temporary folder, which is removed afterwards.
 
-Owns telling raw input from a prepared folder, and the look's defaults. Leaves reading, tokenizing and planning to the
-command `packhorse prepare`, which it runs with the user's flags, and drawing a sample to `packhorse.tokenize`.
+Owns telling raw input from a prepared folder, and its defaults. Leaves reading, tokenizing and planning to the command
+`packhorse prepare`, which it runs with the user's flags, drawing a sample to `packhorse.tokenize`, and what is shown of
+the folder to `look`.
 """
 
 import contextlib
@@ -14,19 +15,15 @@ from dataclasses import dataclass
 from glob import has_magic
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from packhorse.analysis.commands.look import Look
 from packhorse.cli import main
 from packhorse.cli.shared.spelling import in_flags
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import message_of, parameter
 from packhorse.topology import checked_integer
-
-if TYPE_CHECKING:
-    from packhorse.analysis import DatasetReport, PackerComparison
-    from packhorse.dataset import PreparedDataset
 
 DEFAULT_MAX_SEQ_LEN = 4096
 _FLAG = re.compile(r"(?<![\w-])--(?!help\b)[a-z][a-z-]+")
@@ -37,17 +34,6 @@ _RAW_SUFFIXES = (".parquet", ".arrow", ".npy", ".idx", ".bin", ".jsonl", ".json"
 """Ends of names that are taken for raw input although nothing is there, so that the message is about a file."""
 _TOKENIZE = "`packhorse tokenize"
 """What a message of `prepare` contains if its input is text, which `packhorse tokenize` would make tokens of."""
-_QUICK_PACKERS = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
-"""The packers that are compared, if they are installed; each plans within `_QUICK_SECONDS`."""
-_QUICK_SECONDS = 2.0
-_WAYS = {
-    "packed": "packed",
-    "padded": "padded",
-    "sorted-batches": "sorted by length",
-    "random-order": "random order",
-    "concatenated": "concatenated",
-}
-"""Way of filling rows → its name in sentences."""
 _UNNAMEABLE = re.compile(r"[^\w.-]+")
 """Characters that a dataset's name must not have."""
 
@@ -73,87 +59,6 @@ class RawOptions:
         """Raises a ValueError if the sample is not a positive number of rows."""
         if self.sample is not None:
             checked_integer(parameter("sample"), self.sample, 1, 2**31 - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A prepared folder to show: the user's own, or a temporary one made of raw input."""
-
-    folder: Path
-    is_raw: bool = False
-    """Whether the folder was made of raw input, and is removed after the look."""
-    notes: tuple[str, ...] = ()
-    """Sentences about what the figures describe: the sample, and max_seq_len if it is the default."""
-    share: float = 1.0
-    """The share of the rows that was read, in (0, 1]; below 1 for a sample."""
-    next_command: str = ""
-    """The command with which the user would prepare the same input; empty for a folder that is prepared."""
-
-    def lines(self, report: "DatasetReport") -> Iterator[str]:
-        """Yields the sentences before the figures: efficiencies, what they describe, and a sample's standard errors."""
-        if not self.is_raw:
-            return
-        packed, over = report.dataset.manifest.efficiency, report.dataset.manifest.over_length
-        ways = ", ".join(f"{_WAYS[way.way]} {_percent(way.efficiency)}" for way in report.without_packing)
-        yield f"of the tokens that a GPU computes, real are: packed {_percent(packed)}; without packing: {ways}"
-        if over.sequences:
-            done = f"{over.tokens:,} of their tokens are left out" if over.tokens else "no token is left out"
-            yield (
-                f"longer than max_seq_len: {over.sequences:,} sequences, here treated as --over-length "
-                f"{report.dataset.manifest.options.over_length}: {done}"
-            )
-        yield from self.notes
-        if errors := self._errors(report.dataset):
-            shown = ", ".join(f"{_WAYS[name]} {100 * error:.1f}" for name, error in errors.items())
-            yield (
-                f"standard errors, in points of a percent, from tenths of the sample: {shown}; all rows sort better by "
-                "length, and share bins again less, than those of a sample"
-            )
-
-    def cost_line(self, report: "DatasetReport", tokens_per_gpu_second: float, gpu_hour_price: float | None) -> str:
-        """Returns what an epoch costs, padded, sorted by length and packed.
-
-        Args:
-            report: figures of the folder.
-            tokens_per_gpu_second: speed of the training, padding included.
-            gpu_hour_price: what a GPU-hour costs; None to speak of hours only.
-        """
-        computed = {way.way: way.computed_tokens for way in report.without_packing}
-        texts = []
-        for tokens in (computed["padded"], computed["sorted-batches"], report.dataset.manifest.total_capacity):
-            hours = tokens / self.share / tokens_per_gpu_second / 3600
-            price = f" (costs {hours * gpu_hour_price:,.2f})" if gpu_hour_price else ""
-            texts.append(f"{hours:,.2f} GPU-hours{price}")
-        about = "an epoch" if self.share == 1 else "an epoch of the whole, estimated,"
-        return (
-            f"cost: {about} takes {texts[0]} padded to max_seq_len, {texts[1]} sorted by length, and {texts[2]} packed"
-        )
-
-    def facts(self, dataset: "PreparedDataset") -> dict[str, Any]:
-        """Returns the share read, standard errors and packers as JSON values; empty for a user's own folder."""
-        if not self.is_raw:
-            return {}
-        return {
-            "share_read": self.share,
-            "standard_errors": self._errors(dataset),
-            "packers": self.packers(dataset).facts()["packers"],
-        }
-
-    def packers(self, dataset: "PreparedDataset") -> "PackerComparison":
-        """Compares quick packers on the same lengths. `packhorse plan compare` compares all packers."""
-        from packhorse.analysis import HistogramInput, compare_packers, lengths_before, options_of
-        from packhorse.packing import PACKERS
-
-        options = options_of(dataset)
-        source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options)
-        quick = [name for name in _QUICK_PACKERS if name == "auto" or name in PACKERS]
-        return compare_packers(source, options, algorithms=quick, time_limit_seconds=_QUICK_SECONDS)
-
-    def _errors(self, dataset: "PreparedDataset") -> dict[str, float]:
-        """Returns the standard errors of a sample; empty if all rows were read, or with groups."""
-        from packhorse.analysis import standard_errors
-
-        return standard_errors(dataset) if self.share < 1 and not dataset.has_groups else {}
 
 
 def check_install(*, of_raw: bool = False, of_text: bool = False) -> None:
@@ -204,35 +109,48 @@ def prepared_for_a_look(source: str, options: RawOptions, more_flags: Sequence[s
     Raises:
         ClickException: an option or the input is wrong.
     """
-    typed = {each.partition("=")[0] for each in more_flags}
+    typed = {flag.partition("=")[0] for flag in more_flags}
     if writing := sorted(typed & _WRITING_FLAGS):
         raise click.UsageError(f"`packhorse inspect` keeps nothing: {', '.join(writing)} is for `packhorse prepare`.")
     if options.sample is not None and options.tokenizer is None:
         raise click.UsageError("--sample goes with --tokenizer: lengths are read as a whole, which takes seconds.")
     with tempfile.TemporaryDirectory(prefix="packhorse-inspect-") as folder:
-        notes, share, inputs = [], 1.0, [source]
+        rows = _Rows([source])
         if options.sample is not None:
-            note, share, inputs = _sample_of(source, options.sample, Path(folder))
-            notes.append(note)
+            rows = _sample_of(source, options.sample, Path(folder))
+        notes = [rows.note] if rows.note else []
         name = _UNNAMEABLE.sub("-", Path(without_secrets(source)).stem).strip("-.") or "raw"
-        output = Path(folder) / "look" / (f"{name}-sample" if share < 1 else name)  # the figures show this name
+        output = Path(folder) / "look" / (f"{name}-sample" if rows.share < 1 else name)  # the figures show this name
         values = {
             "--max-seq-len": str(DEFAULT_MAX_SEQ_LEN if options.max_seq_len is None else options.max_seq_len),
             "--over-length": "split",
             "--length-column": options.length_column,
             "--tokenizer": options.tokenizer,
         }
-        flags = [each for flag, value in values.items() if value is not None for each in (flag, value)]
+        flags = [word for flag, value in values.items() if value is not None for word in (flag, value)]
         flags += more_flags
-        _run_prepare([*(each for path in inputs for each in ("--input", path)), *flags], output)
+        inputs = [word for path in rows.paths for word in ("--input", path)]
+        _run_prepare([*inputs, *flags], output)
         if options.max_seq_len is None and "--max-seq-len" not in typed:
             notes.append(f"planned for max_seq_len {DEFAULT_MAX_SEQ_LEN:,}; --max-seq-len gives yours")
         next_command = f"packhorse prepare {shlex.join(['--input', source, *flags])} --output DIR"
-        yield Look(output, is_raw=True, notes=tuple(notes), share=share, next_command=next_command)
+        yield Look(output, is_raw=True, notes=tuple(notes), share=rows.share, next_command=next_command)
 
 
-def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, list[str]]:
-    """Copies a sample of rows into a folder; returns (a sentence about it, its share of the rows, the copies)."""
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows that are prepared."""
+
+    paths: list[str]
+    """The user's path, pattern or URL, or the files of a sample."""
+    note: str = ""
+    """A sentence about the sample; empty without one."""
+    share: float = 1.0
+    """The share of all rows that these are, in (0, 1]."""
+
+
+def _sample_of(source: str, num_rows: int, folder: Path) -> _Rows:
+    """Copies a sample of rows into a folder."""
     if find_spec("packhorse.tokenize") is None:
         raise click.UsageError("--sample needs packhorse.tokenize, which this installation does not have.")
     from packhorse.tokenize import sample_rows
@@ -243,12 +161,12 @@ def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, li
     if not sample.files:
         raise click.ClickException(f"{without_secrets(source)} has no row")
     if sample.share == 1:
-        return f"all {sample.num_rows:,} rows are shown: there are no more than --sample asks for", 1.0, sample.files
+        return _Rows(sample.files, f"all {sample.num_rows:,} rows are shown: there are no more than --sample asks for")
     note = (
         f"sample: {sample.num_rows:,} of about {sample.about_rows:,} rows ({sample.share:.2%}), from all over the "
         "input; all counts below are of the sample"
     )
-    return note, sample.share, sample.files
+    return _Rows(sample.files, note, sample.share)
 
 
 def _run_prepare(arguments: Sequence[str], output: Path) -> None:
@@ -269,11 +187,6 @@ def _run_prepare(arguments: Sequence[str], output: Path) -> None:
             message = f"{message.partition(',')[0]}: give --tokenizer, the tokenizer.json or its folder"
             raise click.ClickException(message) from error
         raise click.ClickException(_where_flags_go(in_flags(message, command.params))) from error
-
-
-def _percent(share: float) -> str:
-    """Returns a share in percent, with enough digits that only 1 is shown as 100 %."""
-    return f"{share:.2%}" if share == 1 or share < 0.9999 else f"{share:.4%}"
 
 
 def _where_flags_go(message: str) -> str:

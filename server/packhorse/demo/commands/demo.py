@@ -25,7 +25,7 @@ from packhorse.client import connect
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.demo.corpus import python_corpus
 from packhorse.demo.server_process import DemoServer
-from packhorse.demo.trainer import SEED, EpochCount, Step, TrainerOptions, run_rank, token_checksum
+from packhorse.demo.trainer import SEED, EpochCount, Report, Step, TrainerOptions, run_rank, token_checksum
 from packhorse.formats import MegatronTokens
 from packhorse.packing import PackingStats
 from packhorse.prepare import PlanOptions, prepare
@@ -164,38 +164,64 @@ def _train(
         rendezvous=str(rendezvous.resolve()),
         timeout_seconds=_PATIENCE_SECONDS,
     )
-    counts: list[list[EpochCount]] = [[] for _ in range(_WORLD_SIZE)]
-    is_running = True  # the server
-    was_killed = False
-    steps_without = 0  # steps of all ranks while the server did not run
+    training = _Training(console, server)
     with _ranks(options) as (reports, ranks):
         heard = time.monotonic()
-        while any(len(epochs) < _EPOCHS for epochs in counts):
+        while not training.is_complete:
             try:
-                rank, event = reports.get(timeout=_DRY_SECONDS)
-                heard = time.monotonic()
+                report = reports.get(timeout=_DRY_SECONDS)
             except queue.Empty:
-                if is_running:
+                if training.is_served:
                     _check_alive(ranks, silent_seconds=time.monotonic() - heard)
-                    continue
-                console.print(
-                    f"the ranks took {steps_without} more steps from prefetched bins, and now wait", highlight=False
-                )
-                console.print(f"[bold]server back[/] after {server.start():.1f} s, the ranks continue")
-                is_running = True
-                continue
-            if isinstance(event, str):
-                raise RuntimeError(f"rank {rank} failed: {event}")
-            if isinstance(event, EpochCount):
-                counts[rank].append(event)
-            elif not is_running:
-                steps_without += 1
-            elif event == _KILL_AFTER and not was_killed:
-                server.kill()
-                is_running, was_killed = False, True
-                console.print(f"[bold]server killed[/] after step {_KILL_AFTER.number} of epoch {_KILL_AFTER.epoch}")
+                else:
+                    training.serve_again()
+            else:
+                heard = time.monotonic()
+                training.take(report)
     rendezvous.unlink(missing_ok=True)
-    return counts
+    return training.counts
+
+
+class _Training:
+    """The training while it runs: what its ranks have reported, and whether they have a server."""
+
+    def __init__(self, console: Console, server: DemoServer) -> None:
+        self._console = console
+        self._server = server
+        self.counts: list[list[EpochCount]] = [[] for _ in range(_WORLD_SIZE)]
+        """The counts of each epoch that is done, by rank."""
+        self.is_served = True
+        """Whether the server runs."""
+        self._was_killed = False
+        self._steps_without_server = 0  # of all ranks
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank is done with every epoch."""
+        return all(len(epochs) >= _EPOCHS for epochs in self.counts)
+
+    def take(self, report: Report) -> None:
+        """Counts a report, and kills the server after a rank's step `_KILL_AFTER`; raises if a rank failed."""
+        event = report.event
+        if isinstance(event, str):
+            raise RuntimeError(f"rank {report.rank} failed: {event}")
+        if isinstance(event, EpochCount):
+            self.counts[report.rank].append(event)
+        elif not self.is_served:
+            self._steps_without_server += 1
+        elif event == _KILL_AFTER and not self._was_killed:
+            self._server.kill()
+            self.is_served, self._was_killed = False, True
+            self._console.print(f"[bold]server killed[/] after step {_KILL_AFTER.number} of epoch {_KILL_AFTER.epoch}")
+
+    def serve_again(self) -> None:
+        """Starts the server again, once the ranks have used up their bins."""
+        self._console.print(
+            f"the ranks took {self._steps_without_server} more steps from prefetched bins, and now wait",
+            highlight=False,
+        )
+        self._console.print(f"[bold]server back[/] after {self._server.start():.1f} s, the ranks continue")
+        self.is_served = True
 
 
 def _check_alive(ranks: list[SpawnProcess], *, silent_seconds: float) -> None:
