@@ -25,7 +25,7 @@ MOST_CLUSTERS_OF_A_FILE = 2
 LEAST_LINES_OF_A_CLUSTER = 15
 
 LONG = {
-    "packhorse/prepare/input/parquet_pages/_kernels.py:add_lists": 75,
+    "packhorse/prepare/input/parquet_pages/_level_kernel.py:add_lists": 75,
 }
 """Function → lines, where there are still more."""
 

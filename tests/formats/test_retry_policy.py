@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.formats import store_attempts
 from packhorse.formats.object_store import Store, StoreOptions, TokenStoreError
+from packhorse.formats.object_store import attempts as store_attempts
+from packhorse.formats.object_store.attempts import StoreAttempts
+from packhorse.formats.object_store.failures import is_unreached
 from packhorse.formats.retry_policy import TIMEOUT_VARIABLE, RetryPolicy, default_retry
-from packhorse.formats.store_attempts import StoreAttempts
-from packhorse.formats.store_failures import is_unreached
 
 
 class Clock:

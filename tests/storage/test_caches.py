@@ -65,4 +65,4 @@ def test_a_pickled_one_is_empty() -> None:
     cache: BoundedCache[str, bytes] = BoundedCache(10, size_of=len)
     cache.put("a", b"bytes")
     copy = pickle.loads(pickle.dumps(cache))
-    assert (len(copy), copy.most) == (0, 10)
+    assert (len(copy), copy.most_size) == (0, 10)

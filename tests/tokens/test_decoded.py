@@ -9,7 +9,7 @@ import pytest
 
 from packhorse.client.loading.workers.preemption import protected_fork_server
 from packhorse.client.sources import ParquetSource, StoreCache, TokenSourceError, as_token_source
-from packhorse.tokens import node_cache
+from packhorse.tokens.stored import node_cache
 
 ROWS = [[i] * (i % 7) for i in range(60)]
 

@@ -13,8 +13,8 @@ import pytest
 from tests.tokens.faulty import FaultyFileSystem
 
 from packhorse.client import PackedDataset
-from packhorse.formats import MegatronTokens, MegatronWriter, object_store
-from packhorse.formats.object_store import StoreOptions, TokenStoreError
+from packhorse.formats import MegatronTokens, MegatronWriter
+from packhorse.formats.object_store import StoreOptions, TokenStoreError, stored_object
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.tokens import RemoteSource, TokenSourceError, as_token_source, fetch_ahead
 
@@ -216,7 +216,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(make, expected, monkeypatc
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("packhorse.tokens.node_cache.os.replace", full)
+    monkeypatch.setattr("packhorse.tokens.stored.node_cache.os.replace", full)
     assert (all_tokens(source) == expected).all()
     assert "a block is not kept: [Errno 28] No space left on device" in caplog.text
     assert not list((tmp_path / "cache").rglob("*.block"))
@@ -285,7 +285,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_refused(corpus, tmp_path
     data = (tmp_path / "corpus.bin").read_bytes()
     (tmp_path / "corpus.bin").write_bytes(bytes(255 - byte for byte in data))
     os.utime(tmp_path / "corpus.bin", (1, 1))
-    monkeypatch.setattr(object_store, "_LOOK_EVERY_SECONDS", 0)
+    monkeypatch.setattr(stored_object, "_LOOK_EVERY_SECONDS", 0)
     with pytest.raises(TokenStoreError, match=r"corpus\.bin was replaced while it was read; restart"):
         source.read(399)
     assert (source.read(5) == first).all()
@@ -303,7 +303,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_refused(corpus, tmp_path
     ],
 )
 def test_one_equal_fact_says_that_an_object_is_the_same(before, now, is_replaced):
-    assert object_store._is_replaced(before, now) is is_replaced
+    assert stored_object._is_replaced(before, now) is is_replaced
 
 
 def test_a_dataset_survives_its_store(corpus, tmp_path):

@@ -22,7 +22,7 @@ from packhorse.client.sources import (
     as_token_source,
 )
 from packhorse.tokens.fetch_ahead import FetchAhead
-from packhorse.tokens.node_cache import BlockCache
+from packhorse.tokens.stored.node_cache import BlockCache
 
 DATA = Path(__file__).parents[1] / "data"
 

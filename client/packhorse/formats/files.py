@@ -8,12 +8,12 @@ and asking stores to `formats.object_store`.
 import glob
 import io
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from packhorse.formats.object_store import Store, StoredObject, find_objects, is_url, without_secrets
+from packhorse.formats.range_file import RangeFile
 from packhorse.storage import check_plain, open_plain
 
 _BUFFER_BYTES = 1 << 20
@@ -28,16 +28,14 @@ def named_files(source: str, suffix: str) -> list[str]:
 def is_file(path: str) -> bool:
     """Returns whether a file is at a path, or an object at a URL."""
     if is_url(path):
-        info = Store(path).look()
-        return info is not None and info.get("type") != "directory"
+        return Store(path).has_object()
     return os.path.isfile(path)
 
 
 def is_folder(path: str) -> bool:
     """Returns whether a folder is at a path, or objects are below a URL."""
     if is_url(path):
-        info = Store(path).look()
-        return info is not None and info.get("type") == "directory"
+        return Store(path).has_folder()
     return os.path.isdir(path)
 
 
@@ -59,7 +57,7 @@ def open_binary(path: str) -> BinaryIO:
     return open_plain(path)
 
 
-def object_file(url: str) -> "RangeFile":
+def object_file(url: str) -> RangeFile:
     """Opens an object as a file. Each read is a request: for small reads, wrap it in `io.BufferedReader`."""
     found = StoredObject(url)
     return RangeFile(found.read, found.size_bytes)
@@ -115,40 +113,3 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
     else:
         raise FileNotFoundError(f"{name} does not exist")
     return [Path(found) for found in names]
-
-
-class RangeFile(io.RawIOBase):
-    """A read-only file of `size_bytes` whose bytes [begin, end) come from a function, `read_range(begin, end)`."""
-
-    def __init__(self, read_range: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
-        self._read_range = read_range
-        self._size_bytes = size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Returns True, as of a file that is open for reading."""
-        return True
-
-    def seekable(self) -> bool:
-        """Returns True: a range can begin anywhere."""
-        return True
-
-    def tell(self) -> int:
-        """Returns the offset of the next byte."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves to an offset, as files do."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Fills the buffer with the next bytes, fewer at the end of the file; returns how many."""
-        view = memoryview(buffer).cast("B")
-        end = min(self._at + len(view), self._size_bytes)
-        size = max(0, end - self._at)
-        if size:
-            view[:size] = self._read_range(self._at, end)
-            self._at = end
-        return size

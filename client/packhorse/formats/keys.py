@@ -1,24 +1,14 @@
-"""Keys as people write them among ids, and the name of the file of keys beside Megatron's files.
+"""Keys as people write them among ids.
 
 Owns which texts are keys: a bare whole number is always an id. Leaves the table of a dataset's keys to
-`packhorse.dataset`.
+`packhorse.dataset`, and the file of keys beside tokens to `beside_tokens`.
 """
 
 import json
-import os
 import re
-from pathlib import Path
-
-from packhorse.formats.megatron import megatron_paths
 
 MOST_KEY_BYTES = 8192
 """Most bytes of a key in UTF-8: more than the longest URL that browsers and servers agree upon."""
-
-KEY_COLUMN = "key"
-"""The only column of the file at `keys_path`."""
-
-NUM_TOKENS = "packhorse.tokens"
-"""Name of a field in the metadata of that file's schema: the number of tokens in Megatron's files beside it."""
 
 _IDS = re.compile(r"(?a:[-+\d,\s]*(#.*)?)")
 """A line that holds ids, or only a comment, or nothing."""
@@ -68,8 +58,8 @@ def check_key(key: str) -> None:
     except UnicodeEncodeError:
         raise ValueError(f"{key[:60]!r} is not a key: UTF-8 cannot write it") from None
     if not 0 < num_bytes <= MOST_KEY_BYTES:
-        said = f"{key[:60]}… has {num_bytes:,} bytes" if num_bytes else "an empty text is not a key"
-        raise ValueError(f"{said}; a key has 1 to {MOST_KEY_BYTES:,} bytes in UTF-8")
+        problem = f"{key[:60]}… has {num_bytes:,} bytes" if num_bytes else "an empty text is not a key"
+        raise ValueError(f"{problem}; a key has 1 to {MOST_KEY_BYTES:,} bytes in UTF-8")
 
 
 def ids_and_keys(text: str, name: str) -> tuple[list[int], list[str]]:
@@ -99,15 +89,3 @@ def ids_and_keys(text: str, name: str) -> tuple[list[int], list[str]]:
         except ValueError as error:
             raise ValueError(f"{name}, line {line_number}: {error}") from None
     return ids, keys
-
-
-def keys_path(index: str | os.PathLike[str]) -> Path:
-    """Returns the file of the keys of Megatron's files `X.bin` and `X.idx`: `X.keys.arrow`.
-
-    It is an Arrow file of one column, `key`, with a row for each sequence.
-
-    Example:
-        >>> keys_path("data/corpus.idx").name
-        'corpus.keys.arrow'
-    """
-    return megatron_paths(index)[1].with_suffix(".keys.arrow")

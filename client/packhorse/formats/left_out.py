@@ -1,14 +1,14 @@
 """What tokenizing left out of token files: `X.unused.json` by field and `X.skipped.jsonl` by row, beside `X.bin`.
 
-Owns the names of the two files, and reading how much they hold. Leaves writing them to `packhorse.tokenize`.
+Owns reading how much the two files hold. Leaves their names to `beside_tokens`, and writing them to
+`packhorse.tokenize`.
 """
 
 import json
 import os
 from collections import Counter
-from pathlib import Path
 
-from packhorse.formats.megatron import megatron_paths
+from packhorse.formats.beside_tokens import skipped_path, unused_path
 
 _NOT_USED = "not used: "
 """Prefix of a count's name if it counts rows with a field that is not in the tokens; the field's name follows."""
@@ -16,36 +16,6 @@ _SKIPPED = "skipped: "
 """Prefix of a count's name if it counts rows that are not in the tokens; the reason follows."""
 _OPEN = "turns without an end"
 """Name of the count of trained turns that no special token ends."""
-
-
-def unused_name(tokens: str) -> str:
-    """Returns the path or URL of `X.unused.json` for a token file's path or URL `X.bin`.
-
-    Example:
-        >>> unused_name("s3://bucket/sft.bin")
-        's3://bucket/sft.unused.json'
-    """
-    return tokens.removesuffix(".bin") + ".unused.json"
-
-
-def unused_path(tokens: str | os.PathLike[str]) -> Path:
-    """Returns the path of `X.unused.json` for the tokens `X`, `X.bin` or `X.idx`; only chats and pairs have this file.
-
-    Example:
-        >>> unused_path("sft.idx").name
-        'sft.unused.json'
-    """
-    return Path(unused_name(str(megatron_paths(tokens)[0])))
-
-
-def skipped_path(tokens: str | os.PathLike[str]) -> Path:
-    """Returns the path of `X.skipped.jsonl` for the tokens `X`, `X.bin` or `X.idx`; it has a line for each skipped row.
-
-    Example:
-        >>> skipped_path("sft.idx").name
-        'sft.skipped.jsonl'
-    """
-    return megatron_paths(tokens)[1].with_suffix(".skipped.jsonl")
 
 
 def left_out_of(tokens: str | os.PathLike[str]) -> dict[str, int]:

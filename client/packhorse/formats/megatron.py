@@ -37,7 +37,16 @@ DTYPES: dict[int, np.dtype[Any]] = {
 """Code in the header -> type of a token in `.bin`."""
 
 
-def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+class MegatronPaths(NamedTuple):
+    """The two files of a pair."""
+
+    bin_path: Path
+    """`X.bin`, the tokens."""
+    idx_path: Path
+    """`X.idx`, their index."""
+
+
+def megatron_paths(path: str | os.PathLike[str]) -> MegatronPaths:
     """Returns `X.bin` and `X.idx` of a path `X`, `X.bin` or `X.idx`.
 
     Example:
@@ -50,7 +59,7 @@ def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     prefix = os.fspath(path)
     if prefix.endswith((".bin", ".idx")):
         prefix = prefix[:-4]
-    return Path(prefix + ".bin"), Path(prefix + ".idx")
+    return MegatronPaths(Path(prefix + ".bin"), Path(prefix + ".idx"))
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -94,7 +103,7 @@ class MegatronIndex:
             FileNotFoundError: there is no such index.
             ValueError: it is not a valid index, or does not fit the `.bin`; the message names the file and the fault.
         """
-        self.path = megatron_paths(path)[1]
+        self.path = megatron_paths(path).idx_path
         self._mapped: mmap.mmap | bytes | None = map_file(self.path)
         self._header = read_header(self._mapped[: HEADER.size], len(self._mapped), str(self.path))
         self.dtype = DTYPES[self._header.dtype_code]

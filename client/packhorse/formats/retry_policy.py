@@ -1,7 +1,7 @@
 """`RetryPolicy`: how long to try without an answer, and how long to wait between attempts.
 
 Owns the numbers and their defaults, for calls to servers and requests to stores alike. Leaves attempts to read from
-stores to `store_attempts`.
+stores to `object_store.attempts`.
 """
 
 import os

@@ -6,13 +6,13 @@ Owns which value goes first: the one used longest ago. The content of files that
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-def _counts_one(value: Any) -> int:
+def _counts_one(value: object) -> int:
     return 1
 
 
@@ -27,19 +27,19 @@ class BoundedCache(Generic[_Key, _Value]):
         ('six   ', 'five ', None)
 
     Args:
-        most: most size of all values together.
+        most_size: most size of all values together, as `size_of` counts it.
         size_of: returns the size of a value, which must not change; by default each value counts 1.
     """
 
-    def __init__(self, most: int, size_of: Callable[[_Value], int] = _counts_one) -> None:
-        self.most = most
+    def __init__(self, most_size: int, size_of: Callable[[_Value], int] = _counts_one) -> None:
+        self.most_size = most_size
         self._size_of = size_of
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type["BoundedCache[_Key, _Value]"], tuple[int, Callable[[_Value], int]]]:
-        return BoundedCache, (self.most, self._size_of)
+        return BoundedCache, (self.most_size, self._size_of)
 
     def __len__(self) -> int:
         """Number of values."""
@@ -65,7 +65,7 @@ class BoundedCache(Generic[_Key, _Value]):
                 self._size += self._size_of(value)
             self._values.move_to_end(key)
             value = self._values[key]
-            while len(self._values) > 1 and self._size > self.most:
+            while len(self._values) > 1 and self._size > self.most_size:
                 self._size -= self._size_of(self._values.popitem(last=False)[1])
             return value
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from packhorse.storage.in_time import look_at
 
@@ -20,8 +20,16 @@ _Value = TypeVar("_Value")
 PATIENCE_SECONDS = 1.0
 """How long a caller waits for the file system of a watched file; a server's calls wait with it."""
 
-Stamp: TypeAlias = tuple[int, int, int]
-"""(inode, size in bytes, time of change in nanoseconds) of a file."""
+
+class Stamp(NamedTuple):
+    """What changes with the content of a file."""
+
+    inode: int
+    """Number of the file in its file system; another file under the same name has another one."""
+    size_bytes: int
+    """Size of the file."""
+    modified_ns: int
+    """Time of its last change, in nanoseconds since 1970."""
 
 
 def stamp_of(path: Path | str) -> Stamp | None:
@@ -30,7 +38,7 @@ def stamp_of(path: Path | str) -> Stamp | None:
         stat = os.stat(path)
     except OSError:
         return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 class Watched(Generic[_Value]):

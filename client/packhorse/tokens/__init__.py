@@ -8,12 +8,13 @@ from packhorse.tokens.base import TokenSource, TokenSourceError
 from packhorse.tokens.choose import as_token_source
 from packhorse.tokens.indexable import IndexableSource
 from packhorse.tokens.mixture import MixtureSource
-from packhorse.tokens.store_cache import StoreCache
+from packhorse.tokens.remote_token_files import RemoteSource
+from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables.arrow import ArrowSource
 from packhorse.tokens.tables.mds import MdsSource
 from packhorse.tokens.tables.parquet import ParquetSource
 from packhorse.tokens.tables.remote_arrow import RemoteArrowSource
-from packhorse.tokens.token_files import FlatSource, MegatronSource, RemoteSource
+from packhorse.tokens.token_files import FlatSource, MegatronSource
 
 __all__ = [
     "ArrowSource",

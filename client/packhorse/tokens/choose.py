@@ -18,12 +18,13 @@ from packhorse.parameters import parameter
 from packhorse.tokens.base import TokenSource, TokenSourceError
 from packhorse.tokens.indexable import IndexableSource
 from packhorse.tokens.mixture import MixtureSource
-from packhorse.tokens.store_cache import StoreCache
+from packhorse.tokens.remote_token_files import RemoteSource
+from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables.arrow import ArrowSource, is_hf_dataset
 from packhorse.tokens.tables.mds import MdsSource
 from packhorse.tokens.tables.parquet import ParquetSource
 from packhorse.tokens.tables.remote_arrow import RemoteArrowSource
-from packhorse.tokens.token_files import FlatSource, MegatronSource, RemoteSource
+from packhorse.tokens.token_files import token_file_source
 
 
 class _TableOptions(TypedDict):
@@ -132,13 +133,13 @@ def _of_stored_tokens(url: str, options: _TableOptions) -> TokenSource:
     return _without_columns(RemoteSource.through(url, options["store"] or StoreCache()), options)
 
 
-def _of_urls(urls: Sequence[str], given: Any, options: _TableOptions) -> TokenSource:
-    """Chooses the source for several URLs, by how they end; `given` is the user's argument."""
+def _of_urls(urls: Sequence[str], data: Any, options: _TableOptions) -> TokenSource:
+    """Chooses the source for several URLs, by how they end; `data` is the user's argument."""
     suffixes = {os.path.splitext(without_secrets(url))[1] for url in urls}
     if suffixes == {".parquet"}:
-        return ParquetSource(given, **options)
+        return ParquetSource(data, **options)
     if suffixes <= set(SUFFIXES):
-        return RemoteArrowSource(given, **options)
+        return RemoteArrowSource(data, **options)
     raise TokenSourceError(f"{without_secrets(urls[0])}: several URLs must all be .parquet or all be .arrow")
 
 
@@ -160,13 +161,13 @@ def _of_folder(folder: Path, options: _TableOptions) -> TokenSource:
     )
 
 
-def _of_files(paths: Sequence[Path], given: Any, options: _TableOptions) -> TokenSource:
-    """Chooses the source for paths of files, or a pattern, by how they end; `given` is the user's argument."""
+def _of_files(paths: Sequence[Path], data: Any, options: _TableOptions) -> TokenSource:
+    """Chooses the source for paths of files, or a pattern, by how they end; `data` is the user's argument."""
     suffixes = {path.suffix for path in paths}
     if suffixes == {".parquet"}:
-        return ParquetSource(given, **options)
+        return ParquetSource(data, **options)
     if suffixes <= set(SUFFIXES):
-        return _mapped_arrow(given, options)
+        return _mapped_arrow(data, options)
     if paths[0].name == INDEX:
         return MdsSource(paths[0], **options)
     if len(paths) > 1 or (glob.has_magic(str(paths[0])) and not paths[0].exists()):
@@ -174,7 +175,7 @@ def _of_files(paths: Sequence[Path], given: Any, options: _TableOptions) -> Toke
             f"{_first_paths(paths)}: several files must all be .parquet or all be .arrow; pass tokens as lists of "
             "integers, not as texts"
         )
-    return _without_columns(_of_token_file(paths[0]), options)
+    return _without_columns(token_file_source(paths[0]), options)
 
 
 def _mapped_arrow(data: Any, options: _TableOptions) -> TokenSource:
@@ -186,32 +187,6 @@ def _first_paths(paths: Sequence[Path]) -> str:
     """Returns the first two paths for a message, shortened: a user may have given texts, which look like paths."""
     names = [str(path) if len(str(path)) <= 80 else f"{str(path)[:80]}…" for path in paths[:2]]
     return ", ".join(names) + (f" and {len(paths) - 2:,} more" if len(paths) > 2 else "")
-
-
-def _of_token_file(path: Path) -> TokenSource:
-    """Chooses between a Megatron pair and a flat file, by the index that lies beside the tokens."""
-    if path.suffix in (".boundaries", ".idx") and not path.exists():
-        raise FileNotFoundError(f"{path} does not exist")
-    if path.suffix == ".boundaries":
-        return FlatSource(path)
-    if path.suffix == ".idx":
-        return MegatronSource(path)
-    index = path.with_suffix(".idx") if path.suffix == ".bin" else path.with_name(path.name + ".idx")
-    boundaries = path.with_name(path.name + ".boundaries")
-    if index.exists() and boundaries.exists():
-        raise TokenSourceError(
-            f"{path}: both {index.name} and {boundaries.name} are beside it; "
-            "say which is meant with MegatronSource(path) or FlatSource(path)"
-        )
-    if boundaries.exists():
-        return FlatSource(path)
-    if index.exists():
-        return MegatronSource(path)
-    raise TokenSourceError(
-        f"{path}: neither {index.name} (Megatron) nor {boundaries.name} (flat file with boundaries) is beside it; "
-        "pass the path of a token file with its index, of a folder or file of Arrow, Parquet or MDS, a TokenSource, or "
-        "an object with __getitem__(id)"
-    )
 
 
 def _without_columns(source: TokenSource, options: _TableOptions) -> TokenSource:

@@ -22,12 +22,12 @@ AUTO: Final = "auto"
 """Value of `loss_mask` that means: the mask beside the token file, if there is one."""
 
 
-def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
+def loss_mask_of(tokens: TokenSource, loss_mask: Any = AUTO) -> TokenSource | None:
     """Returns the loss mask of tokens; None if every token is predicted.
 
     Args:
         tokens: the tokens that the mask is for.
-        given: `AUTO`, None for no mask, or what `as_token_source` takes. For a mixture also masks by component; a
+        loss_mask: `AUTO`, None for no mask, or what `as_token_source` takes. For a mixture also masks by component; a
             component that is not named takes the mask beside its tokens.
 
     Raises:
@@ -35,16 +35,16 @@ def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
             are a mask.
     """
     if isinstance(tokens, MixtureSource):
-        return _of_mixture(tokens, given)
+        return _of_mixture(tokens, loss_mask)
     if isinstance(tokens, TokenFileSource) and (prefix := tokens_of_mask(tokens.where)):
         raise TokenSourceError(
             f"{tokens.where} is a loss mask, not tokens: give {prefix}.idx as tokens, and the mask beside it is used"
         )
-    if given is None:
+    if loss_mask is None:
         _warn_of_every_token(tokens)
         return None
-    is_auto = _is_auto(given)
-    mask = tokens.loss_mask_beside() if is_auto else as_token_source(given, is_loss_mask=True)
+    is_auto = _is_auto(loss_mask)
+    mask = tokens.loss_mask_beside() if is_auto else as_token_source(loss_mask, is_loss_mask=True)
     if isinstance(mask, MixtureSource):
         return mask.as_mask_of(tokens)  # raises, and says why: these tokens are no mixture
     if is_auto and isinstance(mask, TokenFileSource) and isinstance(tokens, TokenFileSource):
@@ -54,17 +54,17 @@ def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
     return mask
 
 
-def _of_mixture(tokens: MixtureSource, given: Any) -> TokenSource | None:
+def _of_mixture(tokens: MixtureSource, loss_mask: Any) -> TokenSource | None:
     """Returns a mixture's mask: each component's mask, or ones for a component without; None if none has a mask."""
     masks: Mapping[str, Any]
-    if given is None:
+    if loss_mask is None:
         masks = dict.fromkeys(tokens.sources)
-    elif _is_auto(given):
+    elif _is_auto(loss_mask):
         masks = {}
-    elif isinstance(given, MixtureSource):
-        masks = given.sources
-    elif isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
-        masks = given
+    elif isinstance(loss_mask, MixtureSource):
+        masks = loss_mask.sources
+    elif isinstance(loss_mask, Mapping) and all(isinstance(name, str) for name in loss_mask):
+        masks = loss_mask
     else:
         raise TokenSourceError(
             "tokens are given by component, but the loss mask is not; give it the same way, {NAME: mask}, for the "
@@ -77,8 +77,8 @@ def _of_mixture(tokens: MixtureSource, given: Any) -> TokenSource | None:
     return MixtureSource(present).as_mask_of(tokens) if present else None
 
 
-def _is_auto(given: Any) -> bool:
-    return isinstance(given, str) and given == AUTO  # an array would compare each of its items
+def _is_auto(loss_mask: Any) -> bool:
+    return isinstance(loss_mask, str) and loss_mask == AUTO  # an array would compare each of its items
 
 
 def _warn_of_every_token(tokens: TokenSource) -> None:

@@ -1,7 +1,7 @@
 """`MixtureSource`: tokens of a mixture, in which each sequence comes from the source of its component.
 
-Owns choosing that source for each sequence of a block, and the loss mask of a component that has none; leaves reading
-tokens to the components' sources.
+Owns choosing that source for each sequence of a block. Leaves reading tokens to the components' sources, and the loss
+mask of a component that has none to `every_token`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,33 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.tokens.base import Gather, TokenSource, TokenSourceError
+from packhorse.tokens.every_token import EveryToken
 from packhorse.types import Component
 
 
-class _SeveralSources(TokenSource):
+class _CombinedSources(TokenSource):
     """What is known of the tokens of several sources together."""
 
-    def __init__(self, several: Sequence[TokenSource]) -> None:
-        self._several = several
+    def __init__(self, combined: Sequence[TokenSource]) -> None:
+        self._combined = combined
 
     @property
     def knows_lengths(self) -> bool:
         """Whether all sources know lengths without reading tokens."""
-        return all(source.knows_lengths for source in self._several)
+        return all(source.knows_lengths for source in self._combined)
 
     @property
     def token_dtype(self) -> np.dtype[Any] | None:
         """A type that holds the tokens of all sources; None if a source does not know its type, or there is none."""
-        known = [source.token_dtype for source in self._several if source.token_dtype is not None]
-        return np.result_type(*known) if len(known) == len(self._several) > 0 else None
+        known = [source.token_dtype for source in self._combined if source.token_dtype is not None]
+        return np.result_type(*known) if len(known) == len(self._combined) > 0 else None
 
     @property
     def may_be_out_of_range(self) -> bool:
         """Whether the tokens of any source may be out of range."""
-        return any(source.may_be_out_of_range for source in self._several)
+        return any(source.may_be_out_of_range for source in self._combined)
 
 
-class MixtureSource(_SeveralSources):
+class MixtureSource(_CombinedSources):
     """Sources by the names of a mixture's components: `tokens={"web": …, "code": …}`.
 
     An id does not identify a sequence of a mixture, since two components may have the same id. So `of_sequences`
@@ -55,24 +56,24 @@ class MixtureSource(_SeveralSources):
     """
 
     def __init__(self, sources: Mapping[str, TokenSource]) -> None:
-        self._sources = dict(sources)
-        super().__init__(list(self._sources.values()))
-        self._of_components: list[TokenSource] = []  # by component id; empty until `for_components`
+        self._by_name = dict(sources)
+        super().__init__(list(self._by_name.values()))
+        self._by_component_id: list[TokenSource] = []  # component id → source; empty until `for_components`
 
     @property
     def sources(self) -> Mapping[str, TokenSource]:
         """Component → source."""
-        return self._sources
+        return self._by_name
 
     @property
     def where(self) -> str:
         """The sources of its components, for messages."""
-        return ", ".join(f"{name}: {source.where}" for name, source in self._sources.items())
+        return ", ".join(f"{name}: {source.where}" for name, source in self._by_name.items())
 
     def for_ids(self, id_column: str) -> NoReturn:
         """Raises a TokenSourceError: this is called for a dataset that is not a mixture, and it needs one source."""
         raise TokenSourceError(
-            f"tokens are given by component ({', '.join(self._sources)}), but this dataset is not a mixture; give one "
+            f"tokens are given by component ({', '.join(self._by_name)}), but this dataset is not a mixture; give one "
             "source"
         )
 
@@ -82,15 +83,15 @@ class MixtureSource(_SeveralSources):
         Raises:
             TokenSourceError: a component has no source.
         """
-        missing = [component.name for component in components if component.name not in self._sources]
+        missing = [component.name for component in components if component.name not in self._by_name]
         if missing:
             raise TokenSourceError(
                 f"the mixture's {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} no source of tokens; "
-                f"given are {', '.join(self._sources)}"
+                f"given are {', '.join(self._by_name)}"
             )
-        by_ids = {each.name: self._sources[each.name].for_ids(each.id_column) for each in components}
-        ready = MixtureSource({**self._sources, **by_ids})
-        ready._of_components = list(by_ids.values())
+        ready_by_name = {each.name: self._by_name[each.name].for_ids(each.id_column) for each in components}
+        ready = MixtureSource({**self._by_name, **ready_by_name})
+        ready._by_component_id = list(ready_by_name.values())
         return ready
 
     def as_mask_of(self, tokens: TokenSource) -> "MixtureSource":
@@ -101,19 +102,19 @@ class MixtureSource(_SeveralSources):
         """
         if not isinstance(tokens, MixtureSource):
             raise TokenSourceError("the loss mask is given by component, but tokens are not; give both by component")
-        if unknown := [name for name in self._sources if name not in tokens._sources]:
+        if unknown := [name for name in self._by_name if name not in tokens._by_name]:
             raise TokenSourceError(
                 f"the loss mask is of {', '.join(unknown)}, for which there are no tokens; there are "
-                f"{', '.join(tokens._sources)}"
+                f"{', '.join(tokens._by_name)}"
             )
-        masks = {name: self._sources.get(name) or EveryToken(source) for name, source in tokens._sources.items()}
+        masks = {name: self._by_name.get(name) or EveryToken(source) for name, source in tokens._by_name.items()}
         return MixtureSource(masks)
 
     def of_sequences(self, component_ids: NDArray[np.integer] | None) -> TokenSource:
         """Returns the source of a block's sequences."""
         if component_ids is None:
             raise TokenSourceError("tokens are given by component, but these bins are not a mixture's; give one source")
-        return _OfSequences(self._of_components, component_ids)
+        return _BlockSource(self._by_component_id, component_ids)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
         """Raises a TokenSourceError: an id does not identify a sequence without its component; see `of_component`."""
@@ -123,7 +124,7 @@ class MixtureSource(_SeveralSources):
 
     def of_component(self, component_id: int) -> TokenSource:
         """Returns one component's source."""
-        return self._of_components[component_id]
+        return self._by_component_id[component_id]
 
 
 class _Part(NamedTuple):
@@ -134,7 +135,7 @@ class _Part(NamedTuple):
     """Numbers of the sequences in the block, ascending: int64 [n]."""
 
 
-class _OfSequences(_SeveralSources):
+class _BlockSource(_CombinedSources):
     """Tokens of the S sequences of one block, asked for in the block's order; `component_ids` are integers [S]."""
 
     def __init__(self, sources: Sequence[TokenSource], component_ids: NDArray[np.integer]) -> None:
@@ -147,7 +148,7 @@ class _OfSequences(_SeveralSources):
     @property
     def where(self) -> str:
         """The sources of its components, for messages."""
-        return ", ".join(source.where for source in self._several)
+        return ", ".join(source.where for source in self._combined)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
         """Raises a TokenSourceError: an id does not identify a sequence without its component."""
@@ -188,41 +189,3 @@ class _OfSequences(_SeveralSources):
                     write(begin, end, out, out_starts[numbers[begin:end] - first])
 
         return gather
-
-
-class EveryToken(TokenSource):
-    """The loss mask of a component that has none: 1 for each of its tokens."""
-
-    def __init__(self, tokens: TokenSource) -> None:
-        self._tokens = tokens
-
-    @property
-    def knows_lengths(self) -> bool:
-        """Whether the tokens' source knows lengths without reading tokens."""
-        return self._tokens.knows_lengths
-
-    def for_ids(self, id_column: str) -> "EveryToken":
-        """Returns the mask of the tokens' source for these ids; see `TokenSource.for_ids`."""
-        return EveryToken(self._tokens.for_ids(id_column))
-
-    def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
-        """Returns as many ones as there are tokens."""
-        return np.ones(len(self._tokens.read(sequence_id, start, length)), dtype=np.uint8)
-
-    def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the lengths of the tokens."""
-        return self._tokens.lengths(ids)
-
-    def gather(
-        self,
-        ids: NDArray[np.int64],
-        lengths: NDArray[np.integer],
-        out: NDArray[np.integer],
-        out_starts: NDArray[np.int64],
-        *,
-        first_tokens: NDArray[np.int64] | None = None,
-        truncate: bool = False,
-    ) -> None:
-        """Writes ones, without checking lengths: gathering the tokens themselves checks them."""
-        for start, length in zip(out_starts.tolist(), lengths.tolist(), strict=True):
-            out[start : start + length] = 1

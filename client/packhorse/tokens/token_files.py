@@ -1,7 +1,7 @@
-"""Megatron pairs and flat files as sources: on a disk memory-mapped, in a store read in blocks through the node's disk.
+"""Megatron pairs and flat files as sources: what all have in common, and those on a disk, which are memory-mapped.
 
-Owns opening them; leaves the files' layouts to `packhorse.formats`, copying tokens into batches to `mapped`, and blocks
-to `read_ahead`.
+Owns choosing between the two kinds of files. Leaves the files' layouts to `packhorse.formats`, copying tokens into
+batches to `mapped`, and files in a store to `remote_token_files`.
 """
 
 import os
@@ -14,23 +14,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
+from packhorse.formats import FlatTokens, MegatronTokens
+from packhorse.formats.beside_tokens import unused_name
 from packhorse.formats.files import as_path, exists
-from packhorse.formats.flat import FlatBoundaries
-from packhorse.formats.left_out import unused_name
 from packhorse.formats.loss_mask import mask_files
 from packhorse.formats.mapping import TokenIndex
-from packhorse.formats.object_store import Store, StoredObject, StoreOptions, without_secrets
-from packhorse.tokens.base import TokenSource, TokenSourceError
+from packhorse.formats.object_store import without_secrets
+from packhorse.tokens.base import TokenSourceError
 from packhorse.tokens.mapped import MappedSource, Ranges
-from packhorse.tokens.read_ahead import ReadAhead
-from packhorse.tokens.store_cache import (
-    DEFAULT_BLOCK_BYTES,
-    DEFAULT_CACHE_BYTES,
-    DEFAULT_READ_AHEAD_BYTES,
-    CachedObject,
-    StoreCache,
-)
 from packhorse.tokens.tables.row_lookup import RowLookup, refuse_row_numbers
 
 
@@ -192,129 +183,33 @@ class FlatSource(_MappedFileSource):
         super().__init__(FlatTokens(path, dtype=dtype))
 
 
-class RemoteSource(TokenFileSource):
-    """Tokens of a Megatron pair or a flat file in an object store; a sequence's id is its index.
+def token_file_source(path: Path) -> TokenFileSource:
+    """Returns the source of a Megatron pair or of a flat file, chosen by the index that lies beside the tokens.
 
-    The index is copied to the node's disk as a whole. Tokens are read in blocks, which are fetched ahead of the stream
-    and shared by all processes of the node in a folder on its disk. A store that fails, stalls or gives too few bytes
-    is asked again until `options.retry` gives up.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as cache:
-        ...     source = RemoteSource(pathlib.Path("corpus.idx").absolute().as_uri(), cache_folder=cache)
-        ...     source.read(1).tolist()
-        [0, 1, 2]
+    Raises:
+        FileNotFoundError: the path is that of an index, and there is none.
+        TokenSourceError: no index is beside the tokens, or one of each kind.
+        ValueError: see `MegatronSource` and `FlatSource`.
     """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        cache_folder: str | os.PathLike[str] | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        block_bytes: int = DEFAULT_BLOCK_BYTES,
-        read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
-        options: StoreOptions | None = None,
-    ) -> None:
-        """Asks for the files and copies the index, unless it is on the disk already.
-
-        Args:
-            url: URL of an `.idx`, a `.bin` or their common prefix, or of a flat file, in any scheme that fsspec knows,
-                such as s3://…, gs://… or file:///….
-            cache_folder: folder on a local disk; None for `~/.cache/packhorse/tokens`.
-            cache_bytes: about how many bytes of blocks the folder may hold.
-            block_bytes: bytes of one read. With locality windows, larger blocks need fewer requests; without, smaller
-                blocks fetch less unneeded data.
-            read_ahead_bytes: about how many bytes each process fetches ahead.
-            options: how to reach the store; None for the defaults.
-
-        Raises:
-            FileNotFoundError: one of the two files is missing.
-            ImportError: fsspec, or its file system for this kind of URL, is not installed.
-            TokenSourceError: the object is no token file, or holds floating-point numbers.
-            TokenStoreError: the store does not answer.
-            ValueError: a number is out of range, or the index does not fit the tokens.
-        """
-        store = StoreCache(
-            cache_folder=cache_folder,
-            cache_bytes=cache_bytes,
-            block_bytes=block_bytes,
-            read_ahead_bytes=read_ahead_bytes,
-            options=options or StoreOptions(),
-        )
-        tokens_url, index_url = _token_urls(url, store.options)
-        self._store = store
-        self._object = CachedObject(tokens_url, store)
-        self._copied_index = CachedObject(index_url, store).copied()
-        where = without_secrets(tokens_url)
-        super().__init__(where, _opened_index(self._copied_index.path, self._object.size_bytes, where))
-        self._reads = ReadAhead(self._object_of, store)
-
-    @classmethod
-    def through(cls, url: str, store: StoreCache) -> "RemoteSource":
-        """Returns the source of a URL, with the options of a StoreCache."""
-        return cls(
-            url,
-            cache_folder=store.cache_folder,
-            cache_bytes=store.cache_bytes,
-            block_bytes=store.block_bytes,
-            read_ahead_bytes=store.read_ahead_bytes,
-            options=store.options,
-        )
-
-    # `MappedSource.gather_from` would locate all sequences, and so wait for the blocks of later batches.
-    gather_from = TokenSource.gather_from
-
-    @property
-    def _address(self) -> str:
-        return self._object.url
-
-    def _is_there(self, name: str) -> bool:
-        return Store(name, self._store.options).look() is not None  # with the options that reached the tokens
-
-    def _opened_beside(self, index: str) -> TokenFileSource:
-        return RemoteSource.through(index, self._store)
-
-    def _expect(self, ids: NDArray[np.int64]) -> None:
-        begins, lengths = self._index.ranges(self._lookup.rows(ids))
-        self._reads.expect(np.zeros_like(begins), begins, begins + lengths * self._dtype.itemsize)
-
-    def _locate(self, ids: NDArray[np.int64]) -> Ranges:
-        begins, lengths = self._index.ranges(self._lookup.rows(ids))
-        ends = begins + lengths * self._dtype.itemsize
-        buffers = [self._reads.read(0, begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-        return Ranges(buffers, np.zeros_like(begins), lengths)
-
-    def _object_of(self, number: int) -> CachedObject:
-        """Returns object 0, the only one that is read."""
-        return self._object
-
-
-def _opened_index(path: Path, tokens_bytes: int, where: str) -> TokenIndex:
-    """Opens a copied index, and checks that it fits the size of its tokens; `where` is the tokens' URL."""
+    if path.suffix in (".boundaries", ".idx") and not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if path.suffix == ".boundaries":
+        return FlatSource(path)
     if path.suffix == ".idx":
-        index = MegatronIndex(path, bin_size_bytes=tokens_bytes)
-        index.refuse_sentences()
-        return index
-    return FlatBoundaries(path, tokens_bytes, where)
-
-
-def _token_urls(url: str, options: StoreOptions) -> tuple[str, str]:
-    """Returns the URLs of the tokens and of their index; asks the store if the URL does not tell the kind of file."""
-    if url.endswith(".boundaries"):
-        return url.removesuffix(".boundaries"), url
-    if url.endswith(".idx"):
-        return f"{url[:-4]}.bin", url
-    prefix = url[:-4] if url.endswith(".bin") else url
-    for tokens, index in ((f"{prefix}.bin", f"{prefix}.idx"), (url, f"{url}.boundaries")):
-        try:
-            StoredObject(index, options)
-        except FileNotFoundError:
-            continue
-        return tokens, index
-    url, prefix = without_secrets(url), without_secrets(prefix)
+        return MegatronSource(path)
+    index = path.with_suffix(".idx") if path.suffix == ".bin" else path.with_name(path.name + ".idx")
+    boundaries = path.with_name(path.name + ".boundaries")
+    if index.exists() and boundaries.exists():
+        raise TokenSourceError(
+            f"{path}: both {index.name} and {boundaries.name} are beside it; "
+            "say which is meant with MegatronSource(path) or FlatSource(path)"
+        )
+    if boundaries.exists():
+        return FlatSource(path)
+    if index.exists():
+        return MegatronSource(path)
     raise TokenSourceError(
-        f"{url}: neither {prefix}.idx (Megatron) nor {url}.boundaries (flat file) is there, and its name is not one "
-        "of Parquet, Arrow or MDS; give the URL of such files, or an object with __getitem__(id)"
+        f"{path}: neither {index.name} (Megatron) nor {boundaries.name} (flat file with boundaries) is beside it; "
+        "pass the path of a token file with its index, of a folder or file of Arrow, Parquet or MDS, a TokenSource, or "
+        "an object with __getitem__(id)"
     )

@@ -138,7 +138,8 @@ class Sort:
         if groups is None:
             facts = {**facts, "ids_sum_a": ids_sum_a, "ids_sum_b": ids_sum_b}
         elif groups.sizes:
-            facts = {**facts, **groups.sizes.facts()}
+            sizes = groups.sizes
+            facts = {**facts, "resources": sizes.records(), "rounding_tokens": sizes.rounding_tokens()}
         return seal(
             folder,
             counted.by_room,

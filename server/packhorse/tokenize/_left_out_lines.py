@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from packhorse.formats.left_out import left_out_of, left_out_text, unused_path
+from packhorse.formats.beside_tokens import unused_path
+from packhorse.formats.left_out import left_out_of, left_out_text
 
 
 def unused_lines(unused: Mapping[str, Mapping[str, Any]]) -> list[str]:

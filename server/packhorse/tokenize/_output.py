@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 from packhorse.formats import megatron_paths
-from packhorse.formats.keys import keys_path
-from packhorse.formats.left_out import unused_path
+from packhorse.formats.beside_tokens import keys_path, unused_path
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.parameters import parameter
 from packhorse.storage import refuse_url
@@ -22,7 +21,7 @@ def checked_idx_path(output: str | os.PathLike[str]) -> Path:
             parameter("output") + f" must be the path of the files to write, without a suffix, got {output!r:.60}"
         )
     refuse_url(output, "output")
-    _, idx_path = megatron_paths(output)
+    idx_path = megatron_paths(output).idx_path
     is_folder = os.path.isdir(output)
     if is_folder or idx_path.name == ".idx":
         folder = Path(output) if is_folder else idx_path.parent
@@ -34,14 +33,12 @@ def checked_idx_path(output: str | os.PathLike[str]) -> Path:
 
 def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
     """Returns the path of the tokenizer beside token files `X.bin`, `X.idx`."""
-    _, idx_path = megatron_paths(output)
-    return idx_path.with_suffix(".tokenizer.json")
+    return megatron_paths(output).idx_path.with_suffix(".tokenizer.json")
 
 
 def rows_path(output: str | os.PathLike[str]) -> Path:
     """Returns the path of `X.rows.json` beside token files `X.bin`, `X.idx`."""
-    _, idx_path = megatron_paths(output)
-    return idx_path.with_suffix(".rows.json")
+    return megatron_paths(output).idx_path.with_suffix(".rows.json")
 
 
 def tokenizer_outputs(output: str | os.PathLike[str], tokenizer: Path | None) -> list[Path]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import FlatTokens, MegatronTokens, megatron_paths
-from packhorse.formats.keys import keys_path
+from packhorse.formats.beside_tokens import keys_path
 from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
 from packhorse.formats.mapping import MappedTokens
 from packhorse.formats.megatron_writer import masked_paths, write_index
@@ -109,7 +109,7 @@ def join_token_files(
     paths = _token_paths(listed(inputs))
     idx_path = checked_idx_path(output)
     opened = [FlatTokens(path) if path.endswith(_BOUNDARIES) else MegatronTokens(path) for path in paths]
-    if any(os.path.realpath(tokens.path) == os.path.realpath(megatron_paths(output)[0]) for tokens in opened):
+    if any(os.path.realpath(tokens.path) == os.path.realpath(megatron_paths(output).bin_path) for tokens in opened):
         raise ValueError(f"output {output} is one of the inputs; name another")
     masks = _masks_of(opened)
     tokenizer = _tokenizer_of(opened)

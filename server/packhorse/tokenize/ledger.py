@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from packhorse.formats.left_out import skipped_path, unused_path
+from packhorse.formats.beside_tokens import skipped_path, unused_path
 from packhorse.storage import AtomicFiles
 
 Reason = Literal["bad", "empty", "undecodable", "no_targets", "too_long"]

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from packhorse.formats.left_out import skipped_path
+from packhorse.formats.beside_tokens import skipped_path
 from packhorse.sft import ExplainedSequence, load_chat_tokenizer
 from packhorse.sft.tokenizer_loading import tokenizer_json_path
 from packhorse.storage import AtomicFiles

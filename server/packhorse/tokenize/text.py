@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
-from packhorse.formats.keys import keys_path
+from packhorse.formats.beside_tokens import keys_path
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.parameters import parameter

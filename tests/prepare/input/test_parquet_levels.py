@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input.parquet import ParquetReader
-from packhorse.prepare.input.parquet_pages._kernels import unpack_snappy
+from packhorse.prepare.input.parquet_pages._snappy import unpack_snappy
 from packhorse.prepare.input.parquet_pages.levels import UnknownPageError, _page, list_column, list_lengths
 
 Lists = list[list[int | None] | None]

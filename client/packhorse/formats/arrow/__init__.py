@@ -9,7 +9,6 @@ from packhorse.formats.arrow.columns import (
     column_type,
     evident_column,
     is_token_list,
-    listed,
     nulls_of,
     values_of,
 )
@@ -21,7 +20,6 @@ __all__ = [
     "column_type",
     "evident_column",
     "is_token_list",
-    "listed",
     "nulls_of",
     "open_arrow",
     "read_arrow",

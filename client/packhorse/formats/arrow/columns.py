@@ -1,19 +1,16 @@
 """Columns of Arrow data: which one holds tokens, its type, and its values as NumPy arrays.
 
-Leaves files and record batches to `arrow.files`, and the layout of lists to `packhorse.tokens`. Messages list columns,
-and other names, with `listed`.
+Leaves files and record batches to `arrow.files`, and the layout of lists to `packhorse.tokens`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.extras import require
-
-_MOST_NAMES = 6
-"""Names that a message lists."""
+from packhorse.formats.name_lists import listed
 
 USUAL_COLUMNS = ("input_ids", "tokens")
 """Usual names of a column of tokens."""
@@ -69,15 +66,3 @@ def values_of(array: Any) -> Any:
 def nulls_of(array: Any) -> NDArray[np.bool_]:
     """Returns which values of an Arrow array are null: bool [n]."""
     return np.asarray(values_of(array.is_null().cast("uint8")).astype(np.bool_))
-
-
-def listed(names: Iterable[str]) -> str:
-    """Returns names for a message: the first ones if there are many, "none" if there are none.
-
-    Example:
-        >>> listed(["a", "b"]), listed(map(str, range(1000)))
-        ('a, b', '0, 1, 2, 3, 4, 5 and 994 more')
-    """
-    shown = list(names)
-    more = f" and {len(shown) - _MOST_NAMES:,} more" if len(shown) > _MOST_NAMES else ""
-    return ", ".join(shown[:_MOST_NAMES]) + more if shown else "none"

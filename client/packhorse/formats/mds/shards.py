@@ -1,24 +1,19 @@
 """MDS shards (MosaicML Streaming, version 2), read through memory maps.
 
-Owns the index, the layout of shards, and finding cells (one column of one sequence). Leaves what an array's cell holds
-to `arrays`, and which column holds tokens to `packhorse.tokens.tables.mds`. Compressed shards are refused.
+Owns the layout of shards, and finding cells (one column of one sequence). Leaves the index to `index`, what an array's
+cell holds to `arrays`, and which column holds tokens to `packhorse.tokens.tables.mds`.
 
-`index.json`: {version 2, shards: [{format "mds", column_names, column_encodings, column_sizes, raw_data {basename,
-bytes}, zip_data, samples, …}]}. A shard, little-endian: u32 n; u32[n + 1] offsets of its sequences from the file's
-beginning; the columns again as JSON; then the sequences. A sequence: a u32 size for each column that has no fixed one,
-then its columns.
+A shard, little-endian: u32 n; u32[n + 1] offsets of its sequences from the file's beginning; the columns again as JSON;
+then the sequences.
 """
 
-import json
 import mmap
 import os
 import struct
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +21,10 @@ from numpy.typing import NDArray
 from packhorse.formats.files import open_binary
 from packhorse.formats.mapping import check_index, map_file
 from packhorse.formats.mds.arrays import array_type, list_lengths, num_integers
+from packhorse.formats.mds.index import INDEX, Shard, below, folder_of, read_index
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import BoundedCache
 
-INDEX = "index.json"
 INTEGERS: dict[str, np.dtype[Any]] = {
     "int": np.dtype("<i8"),
     **{name: np.dtype(name).newbyteorder("<") for name in ("int8", "int16", "int32", "int64")},
@@ -40,67 +35,6 @@ INTEGERS: dict[str, np.dtype[Any]] = {
 _MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a process has about a thousand
 
 _U32 = np.dtype("<u4")
-
-_Bytes = TypeVar("_Bytes", int, NDArray[np.int64])
-"""Byte offsets or sizes: of one sequence, or of all sequences of a shard."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    """One shard, as the index describes it."""
-
-    path: Path | str
-    """Path of the shard; a str is a URL."""
-    where: str
-    """The path, as messages show it."""
-    size_bytes: int
-    num_sequences: int
-
-
-class _Columns(NamedTuple):
-    """The columns of a shard, as the index describes them."""
-
-    names: list[str]
-    encodings: list[str]
-    sizes: list[int | None]
-    """The fixed size of each column in bytes; None or 0 if it has none."""
-
-
-class _Entry(NamedTuple):
-    """What the index says of one shard."""
-
-    columns: _Columns
-    name: str
-    """Name of the shard's file in the folder."""
-    size_bytes: int
-    num_sequences: int
-    compressed: Any
-    """The index's object about the compressed file, with its `basename`; None if there is none."""
-
-
-class _ColumnLayout(NamedTuple):
-    """Where a column is in a sequence."""
-
-    fixed_bytes_before: int
-    """Bytes before the column that every sequence has: all sizes, and the columns of a fixed size before this one."""
-    variable_columns_before: int
-    """Number of the columns without a fixed size before this one; their sizes are in each sequence."""
-    size_bytes: int | None
-    """The column's fixed size; None if it has none."""
-
-    def cell(self, sequence: _Bytes, size_at: Callable[[_Bytes], _Bytes]) -> tuple[_Bytes, _Bytes | int]:
-        """Returns where the column's cell begins, and its size; of one sequence or, with arrays, of several.
-
-        Args:
-            sequence: where the sequence begins.
-            size_at: reads a size at an offset.
-        """
-        begin = sequence + self.fixed_bytes_before
-        for number in range(self.variable_columns_before):
-            begin = begin + size_at(sequence + 4 * number)
-        if self.size_bytes is not None:
-            return begin, self.size_bytes
-        return begin, size_at(sequence + 4 * self.variable_columns_before)
 
 
 class MdsShards:
@@ -125,24 +59,16 @@ class MdsShards:
             ValueError: the index is not valid or of another version, shards differ in their columns, or a shard is
                 there only in compressed form.
         """
-        self.path = _folder_of(path)
+        self.path = folder_of(path)
         """The folder; a str is a URL."""
         self.where = without_secrets(str(self.path))
         """The folder, as messages show it."""
-        self.index_path = _below(self.path, INDEX)
-        shown = without_secrets(str(self.index_path))
-        entries = _entries(self.index_path)
-        columns = entries[0].columns
-        names, encodings, sizes = columns
-        if len(set(names)) != len(names) or not len(names) == len(encodings) == len(sizes):
-            raise ValueError(f"{shown}: columns, encodings and sizes do not fit each other")
-        for number, entry in enumerate(entries):
-            if entry.columns != columns:
-                raise ValueError(f"{shown}: shard {number} has other columns than shard 0")
-        self.columns: dict[str, str] = dict(zip(names, encodings, strict=True))
+        self.index_path = below(self.path, INDEX)
+        index = read_index(self.path)
+        self.columns = index.columns
         """Name -> encoding, in the order of a sequence's bytes."""
-        self._layouts = _layouts(names, sizes)
-        self._shards = [_shard(self.path, entry) for entry in entries]
+        self._layouts = index.layouts
+        self._shards = index.shards
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
         # Only one shard of a store is held, because it is in memory as a whole.
         self._open = BoundedCache[int, mmap.mmap | bytes](1 if is_url(self.path) else _MAX_OPEN_SHARDS)
@@ -286,7 +212,7 @@ class MdsShards:
         return self._open.get(number, lambda: _map_shard(self._shards[number]))
 
 
-def _map_shard(shard: _Shard) -> mmap.mmap | bytes:
+def _map_shard(shard: Shard) -> mmap.mmap | bytes:
     """Maps a shard, or reads it from its store; checks its size, its number of sequences and their offsets."""
     if isinstance(shard.path, str):
         with open_binary(shard.path) as file:
@@ -314,73 +240,3 @@ def head_bytes(num_sequences: int) -> int:
 def _offsets(shard: mmap.mmap | bytes, num_sequences: int) -> NDArray[np.uint32]:
     """Returns where a shard's sequences begin and the last ends, in bytes: uint32 [n + 1]."""
     return np.frombuffer(shard, _U32, num_sequences + 1, 4)
-
-
-def _folder_of(path: str | os.PathLike[str]) -> Path | str:
-    """Returns the folder for a folder or its index; a str for a URL."""
-    if is_url(path):
-        return path.removesuffix(INDEX).rstrip("/")
-    given = Path(path)
-    return given.parent if given.name == INDEX else given
-
-
-def _below(folder: Path | str, name: str) -> Path | str:
-    return f"{folder}/{name}" if isinstance(folder, str) else folder / name
-
-
-def _entries(path: Path | str) -> list[_Entry]:
-    """Returns the entries of an index, one for each shard; a ValueError if it is not an index of MDS, version 2."""
-    where = without_secrets(str(path))
-    try:
-        with open_binary(str(path)) as file:
-            index = json.loads(file.read().decode())
-        version, shards = index["version"], list(index["shards"])
-        formats = {shard["format"] for shard in shards}
-        entries = [_entry(shard) for shard in shards] if version == 2 and formats == {"mds"} else []
-    except (UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
-    if version != 2:
-        raise ValueError(f"{where} has version {version}; only version 2 of MDS can be read")
-    if formats != {"mds"}:
-        found = ", ".join(sorted(map(str, formats))) or "none"
-        raise ValueError(f"{where} must name shards of format mds; found: {found}")
-    return entries
-
-
-def _entry(shard: dict[str, Any]) -> _Entry:
-    """Reads the index's object about a shard; a KeyError, TypeError or ValueError if it lacks a fact."""
-    raw = shard["raw_data"]
-    return _Entry(
-        columns=_Columns(*(list(shard[f"column_{what}"]) for what in _Columns._fields)),
-        name=os.fspath(raw["basename"]),
-        size_bytes=int(raw["bytes"]),
-        num_sequences=int(shard["samples"]),
-        compressed=shard.get("zip_data"),
-    )
-
-
-def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, _ColumnLayout]:
-    """Returns where each column is in a sequence, by name; a column's size is None or 0 if it is not fixed."""
-    layouts = {}
-    fixed_bytes = 4 * sum(not size for size in sizes)
-    variable_columns = 0
-    for name, size in zip(names, sizes, strict=True):
-        layouts[name] = _ColumnLayout(fixed_bytes, variable_columns, size or None)
-        fixed_bytes += size or 0
-        variable_columns += not size
-    return layouts
-
-
-def _shard(folder: Path | str, entry: _Entry) -> _Shard:
-    """Returns the shard of an index's entry; raises if it is missing from the disk, or there only compressed."""
-    path = _below(folder, entry.name)
-    if isinstance(folder, Path) and isinstance(path, Path) and not path.exists():
-        compressed = entry.compressed
-        if compressed and (folder / compressed["basename"]).exists():
-            raise ValueError(
-                f"{path} is only there compressed, as {compressed['basename']}, and cannot be mapped; "
-                "decompress the shards beside it (streaming keeps both with keep_zip=True), or write them without "
-                "compression"
-            )
-        raise FileNotFoundError(f"{path} is missing, but {INDEX} names it")
-    return _Shard(path, without_secrets(str(path)), entry.size_bytes, entry.num_sequences)

@@ -1,6 +1,7 @@
 """Decoded row groups on the node's disk: one process of the node decodes each, and all processes map it.
 
-Owns the layout of a decoded column in a block; leaves blocks, their checksums and their limit to `tokens.node_cache`.
+Owns the layout of a decoded column in a block. Leaves blocks, their checksums and their limit to
+`tokens.stored.node_cache`.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.tokens.store_cache import StoreCache
+from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables._list_columns import ListColumn, Located, refuse_null
 
 _OPEN_BYTES = 1 << 20

@@ -14,7 +14,7 @@ from packhorse.formats.object_store import for_each
 from packhorse.tokens.base import TokenSourceError
 from packhorse.tokens.fetch_ahead import FetchAhead
 from packhorse.tokens.fetched import FetchSource
-from packhorse.tokens.store_cache import StoreCache
+from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables._decoded import DecodedCache, FlatColumn
 from packhorse.tokens.tables._list_columns import ListColumn
 from packhorse.tokens.tables._token_columns import check_id_type, choose_column, token_dtype_of

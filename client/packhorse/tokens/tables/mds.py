@@ -16,8 +16,9 @@ from packhorse.formats.object_store import for_each, is_url
 from packhorse.storage import BoundedCache
 from packhorse.tokens.base import TokenSourceError
 from packhorse.tokens.fetched import FetchSource, as_integers
-from packhorse.tokens.read_ahead import ReadAhead
-from packhorse.tokens.store_cache import CachedObject, StoreCache
+from packhorse.tokens.stored.cached_object import CachedObject
+from packhorse.tokens.stored.read_ahead import ReadAhead
+from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables._token_columns import choose_by_name
 from packhorse.tokens.tables.row_lookup import RowLookup
 from packhorse.tokens.tables.table_source import TableSource

@@ -13,7 +13,8 @@ from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import as_path, named_files
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
 from packhorse.tokens.base import TokenSourceError
-from packhorse.tokens.store_cache import CachedObject, StoreCache
+from packhorse.tokens.stored.cached_object import CachedObject
+from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables._row_groups import DEFAULT_KEPT_BYTES, FileLayout, RowGroupSource
 
 

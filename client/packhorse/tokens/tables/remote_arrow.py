@@ -12,7 +12,8 @@ from packhorse.formats.arrow.folders import arrow_objects
 from packhorse.formats.arrow.streams import StreamedBatch, streamed_batches
 from packhorse.formats.extras import ARROW, require
 from packhorse.formats.object_store import for_each, without_secrets
-from packhorse.tokens.store_cache import CachedObject, StoreCache
+from packhorse.tokens.stored.cached_object import CachedObject
+from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables._row_groups import DEFAULT_KEPT_BYTES, FileLayout, RowGroupSource
 
 

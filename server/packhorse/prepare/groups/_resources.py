@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,11 +140,15 @@ class SizeCounts:
         for template, multiplicity in plan.templates.items():
             templates[tuple(tokens[np.array(template) - 1].tolist())] += multiplicity
         stats = PackingStats.from_templates(templates, plan.max_seq_len)
-        return stats.with_tokens(stats.total_tokens - self._rounding_tokens(), plan.lower_bound)
+        return stats.with_tokens(stats.total_tokens - self.rounding_tokens(), plan.lower_bound)
 
-    def facts(self) -> dict[str, Any]:
-        """Returns the manifest's `resources` and `rounding_tokens`; a ValueError if a resource costs too much."""
-        records = self._records()
+    def records(self) -> tuple[ResourceRecord, ...]:
+        """Returns what the manifest says of each resource; a ValueError if one costs too much."""
+        totals = zip(self.resources, self._totals.tolist(), self._largest.tolist(), strict=True)
+        records = tuple(
+            ResourceRecord(name=each.name, column=each.column, cap=each.cap, total=total, most=most, cost=each.cost)
+            for each, total, most in totals
+        )
         for each in records:
             most_cost = min(each.cap or each.total, each.total) * each.cost
             if most_cost > MOST_COST:
@@ -153,7 +156,7 @@ class SizeCounts:
                     f"the cost of resource {each.name!r} makes a bin cost up to {most_cost}, over 2^42: give a smaller "
                     "cost, or a cap"
                 )
-        return {"resources": records, "rounding_tokens": self._rounding_tokens()}
+        return records
 
     def most_members(self) -> dict[int, int]:
         """Returns number of a class → most members in one of its groups; 0 for number 0, which no class has."""
@@ -161,23 +164,16 @@ class SizeCounts:
         np.maximum.at(most, self.classes.numbers_of(self._sizes), self._most_members)
         return dict(enumerate(most.tolist()))
 
-    def _rounding_tokens(self) -> int:
+    def rounding_tokens(self) -> int:
         """Returns the tokens by which classes are larger than the groups in them, summed over all groups."""
         class_tokens = self.classes.sizes[self.classes.numbers_of(self._sizes) - 1, 0]
         return int((class_tokens - self._sizes[:, 0]) @ self._counts)
 
-    def _records(self) -> tuple[ResourceRecord, ...]:
-        facts = zip(self.resources, self._totals.tolist(), self._largest.tolist(), strict=True)
-        return tuple(
-            ResourceRecord(name=each.name, column=each.column, cap=each.cap, total=total, most=most, cost=each.cost)
-            for each, total, most in facts
-        )
-
     def _join(self) -> None:
         """Joins equal sizes, so that each is held once."""
-        first, which = distinct_rows(self._sizes)
+        first, size_of_row = distinct_rows(self._sizes)
         most = np.zeros(len(first), dtype=np.int64)
-        np.maximum.at(most, which, self._most_members)
+        np.maximum.at(most, size_of_row, self._most_members)
         counts = np.zeros(len(first), dtype=np.int64)
-        np.add.at(counts, which, self._counts)
+        np.add.at(counts, size_of_row, self._counts)
         self._sizes, self._counts, self._most_members = self._sizes[first], counts, most

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from packhorse.formats import MdsShards
-from packhorse.formats.arrow import evident_column, listed
+from packhorse.formats.arrow import evident_column
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import is_file
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
+from packhorse.formats.name_lists import listed
 from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._base import InputFile, Opened, RowRange, WholeFiles

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from packhorse.formats import require
-from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed
+from packhorse.formats.arrow import column_type, evident_column, is_token_list
+from packhorse.formats.name_lists import listed
 from packhorse.parameters import parameter
 from packhorse.prepare.input._arrow_rows import is_amount
 from packhorse.prepare.input._columns import InputColumns

@@ -12,9 +12,9 @@ import numpy as np
 
 from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
 from packhorse.formats.arrow import open_arrow
+from packhorse.formats.beside_tokens import KEY_COLUMN, NUM_TOKENS, keys_path
 from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.files import exists, is_file, open_binary
-from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
 from packhorse.formats.loss_mask import tokens_of_mask
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import is_url, without_secrets
@@ -98,7 +98,7 @@ class MegatronReader(WholeFiles):
         if is_url(path):
             num_rows = _entries_of_object(path)
         else:
-            tokens, _ = megatron_paths(path)
+            tokens = megatron_paths(path).bin_path
             index = MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None)
             index.refuse_sentences()
             num_rows = len(index)

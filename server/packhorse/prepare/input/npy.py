@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.arrow import listed
 from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.name_lists import listed
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed, first_bytes

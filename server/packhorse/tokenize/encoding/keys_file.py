@@ -10,7 +10,7 @@ from typing import Self
 
 from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, record_batches
-from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
+from packhorse.formats.beside_tokens import KEY_COLUMN, NUM_TOKENS, keys_path
 from packhorse.storage import AtomicFiles
 
 

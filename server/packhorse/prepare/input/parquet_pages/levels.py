@@ -6,8 +6,9 @@ of a page, run-length encoded, so that a list of 500 tokens takes a few bytes. O
 is decompressed.
 
 Owns the layout of pages (`PageHeader` in parquet-format), and finding a page's levels. The loop over levels is in
-`_kernels`, and Thrift's compact protocol in `_thrift`. If a page is of an unknown form or damaged, `UnknownPageError`
-tells `input/parquet` to let pyarrow read the row group as a whole, or say what is wrong.
+`_level_kernel`, decompressing Snappy in `_snappy`, and Thrift's compact protocol in `_thrift`. If a page is of an
+unknown form or damaged, `UnknownPageError` tells `input/parquet` to let pyarrow read the row group as a whole, or say
+what is wrong.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.prepare.input.parquet_pages._kernels import DAMAGED, NO_ROW, add_lists, unpack_snappy
+from packhorse.prepare.input.parquet_pages._level_kernel import DAMAGED, NO_ROW, add_lists
+from packhorse.prepare.input.parquet_pages._snappy import unpack_snappy
 from packhorse.prepare.input.parquet_pages._thrift import CompactStruct, UnreadableStructError
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3

@@ -1,6 +1,6 @@
 """`StoreAttempts`: repeated attempts to read from a store, each with a time limit, and their lines in the log.
 
-Leaves deadline and delays to `retry_policy`, and deciding which failures are final to `formats.object_store`.
+Leaves deadline and delays to `formats.retry_policy`, and deciding which failures are final to `store`.
 """
 
 import logging

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.tokens.fetch_ahead import FetchAhead
-from packhorse.tokens.store_cache import CachedObject, StoreCache, joined
+from packhorse.tokens.stored.cached_object import CachedObject, joined
+from packhorse.tokens.stored.store_cache import StoreCache
 
 _KEPT_BLOCKS = 256
 """Blocks that a process keeps in memory."""

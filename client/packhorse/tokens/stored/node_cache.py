@@ -60,11 +60,11 @@ class BlockCache:
         If another process is fetching the block, this one waits up to `patience_seconds` and then fetches it too.
         """
         path = self.folder / key / f"{number:010}{_SUFFIX}"
-        found = _read(path)
+        found = _mapped_block(path)
         if found is not None:
             return found
-        with self._alone(key, number, patience_seconds):
-            found = _read(path)
+        with self._locked(key, number, patience_seconds):
+            found = _mapped_block(path)
             if found is not None:
                 return found
             data = fetch()
@@ -81,12 +81,12 @@ class BlockCache:
             kept = KeptFile(path)
             os.utime(path)
             return kept
-        with self._alone(key, 0, patience_seconds):
+        with self._locked(key, 0, patience_seconds):
             if not path.exists():
                 with _appearing(path) as partial:
                     fetch(partial)
         kept = KeptFile(path)
-        self._count(path.stat().st_size)
+        self._count_written(path.stat().st_size)
         return kept
 
     def _keep(self, path: Path, data: bytes) -> None:
@@ -95,11 +95,11 @@ class BlockCache:
             with _appearing(path) as partial, partial.open("wb") as file:
                 file.write(data)
                 file.write(_checksum(data))
-            self._count(len(data))
+            self._count_written(len(data))
         except OSError as error:
             _LOG.warning("%s: a block is not kept: %s", self.folder, error)
 
-    def _count(self, size_bytes: int) -> None:
+    def _count_written(self, size_bytes: int) -> None:
         """Counts bytes that this process wrote, and checks the limit once in a while."""
         self._written_bytes += size_bytes
         if self._written_bytes * _LOOKS_PER_LIMIT >= self.max_bytes:
@@ -107,21 +107,10 @@ class BlockCache:
             self._evict()
 
     def _evict(self) -> None:
-        """If files exceed the limit, removes those opened least recently, except files in use.
-
-        Also removes temporary files that killed processes left.
-        """
+        """If files exceed the limit, removes those opened least recently, except files in use."""
         # If another process holds the lock, it is removing blocks already.
         with suppress(LockHeldError), hold_lock(self.folder / "locks" / "evict", wait_seconds=0):
-            files: list[_File] = []
-            for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
-                for entry in os.scandir(folder):
-                    with suppress(FileNotFoundError):
-                        status = entry.stat()
-                        if not entry.name.startswith("."):
-                            files.append(_File(status.st_mtime_ns, status.st_size, entry.path))
-                        elif time.time() - status.st_mtime > _ABANDONED_SECONDS:  # a younger one may be written now
-                            os.unlink(entry.path)
+            files = self._files()
             left_bytes = sum(file.size_bytes for file in files)
             if left_bytes <= self.max_bytes:
                 return
@@ -131,8 +120,21 @@ class BlockCache:
                 if _try_remove(Path(file.path)):  # a process that has it mapped can still read it
                     left_bytes -= file.size_bytes
 
+    def _files(self) -> list["_File"]:
+        """Lists all files of the cache, and removes temporary files that killed processes left."""
+        files: list[_File] = []
+        for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
+            for entry in os.scandir(folder):
+                with suppress(FileNotFoundError):
+                    status = entry.stat()
+                    if not entry.name.startswith("."):
+                        files.append(_File(status.st_mtime_ns, status.st_size, entry.path))
+                    elif time.time() - status.st_mtime > _ABANDONED_SECONDS:  # a younger one may be written now
+                        os.unlink(entry.path)
+        return files
+
     @contextmanager
-    def _alone(self, key: str, number: int, patience_seconds: float) -> Iterator[None]:
+    def _locked(self, key: str, number: int, patience_seconds: float) -> Iterator[None]:
         """Holds the lock of a block; after `patience_seconds` goes on without it, since the holder may be stuck."""
         stripe = xxhash.xxh32_intdigest(f"{key} {number}".encode()) % _NUM_LOCKS
         with ExitStack() as held:
@@ -191,7 +193,7 @@ def _appearing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> memoryview | None:
+def _mapped_block(path: Path) -> memoryview | None:
     """Maps a block; returns None if it is missing, or if its checksum is wrong, and then removes it."""
     try:
         with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """What a failure of a store means: wrong credentials, or nobody at the address.
 
-Leaves trying again to `store_attempts`.
+Leaves trying again to `attempts`.
 """
 
 import socket
@@ -29,10 +29,10 @@ _UNREACHED = (
 """Names of HTTP libraries' exceptions if nobody is at an address."""
 
 
-def is_of_credentials(error: BaseException) -> bool:
+def lacks_credentials(error: BaseException) -> bool:
     """Returns whether a store's exception says that credentials are missing or wrong."""
-    said = f"{type(error).__name__} {error}"
-    return any(name in said for name in _NO_CREDENTIALS)
+    text = f"{type(error).__name__} {error}"
+    return any(name in text for name in _NO_CREDENTIALS)
 
 
 def is_unreached(error: BaseException | None) -> bool:
