@@ -16,7 +16,8 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from packhorse.client import as_layout
 from packhorse.client.batches import IGNORE_INDEX
-from packhorse.client.masks.transfer import move, sequence_index
+from packhorse.client.masks.token_index import sequence_index
+from packhorse.client.masks.transfer import move
 from packhorse.losses._batch_facts import check_shape
 
 

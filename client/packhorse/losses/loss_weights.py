@@ -26,7 +26,8 @@ from typing import Any
 import torch
 
 from packhorse.client.batches import IGNORE_INDEX
-from packhorse.client.masks.transfer import move, sequence_index
+from packhorse.client.masks.token_index import sequence_index
+from packhorse.client.masks.transfer import move
 from packhorse.losses._batch_facts import group_ids_of, is_of_trees, layout_of, targets_of_sequences
 from packhorse.losses.components import component_names
 from packhorse.losses.counts import LossCounts, counts_of_targets, counts_on

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from packhorse.client import as_layout
-from packhorse.client.masks.transfer import sequence_index
+from packhorse.client.masks.token_index import sequence_index
 from packhorse.losses._batch_facts import check_shape
 
 

@@ -19,9 +19,9 @@ from packhorse.client.masks import (
     build_packing_attention_bias,
 )
 from packhorse.client.masks._band import Band, pairs_of_equals
-from packhorse.client.masks._blocks import allocate
+from packhorse.client.masks._host_memory import allocate
 from packhorse.client.masks.labelled import token_labels
-from packhorse.client.masks.transfer import segment_index
+from packhorse.client.masks.token_index import segment_index
 
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
 WINDOWS = st.none() | st.integers(1, 12)

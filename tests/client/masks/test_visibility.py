@@ -19,7 +19,7 @@ from packhorse.client.masks import (
 from packhorse.client.masks._band import Band, pairs_of_equals
 from packhorse.client.masks.labelled import token_labels
 from packhorse.client.masks.prefixes import with_prefixes
-from packhorse.client.masks.transfer import segment_index
+from packhorse.client.masks.token_index import segment_index
 
 ROW_TOKENS = 24
 

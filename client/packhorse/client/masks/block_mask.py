@@ -19,7 +19,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from packhorse.client.batches.layout import LayoutLike, PackLayout, as_layout
 from packhorse.client.masks._band import Band
 from packhorse.client.masks.prefixes import prefix_bounds, refuse_window
-from packhorse.client.masks.transfer import segment_index, transfer
+from packhorse.client.masks.token_index import segment_index
+from packhorse.client.masks.transfer import transfer
 
 _HOST_ENTRIES = 1 << 13
 """The most entries (B·H·Q·K) of lists that are written in host memory: 8 rows of 4,096 tokens in blocks of 128."""
@@ -78,12 +79,10 @@ def build_block_mask(
     refuse_window(layout, window)
     if layout.shared_prefix:
         return _with_prefixes(layout, torch.device(device), band, (q_block, kv_block), num_heads)
-    described = [
-        _described_lists(layout, band, q_block, kv_block),
-        _described_lists(layout, band.transposed(), kv_block, q_block),
-    ]
+    of_queries = _find_lists(layout, band, q_block, kv_block)
+    of_keys = _find_lists(layout, band.transposed(), kv_block, q_block)
     device = torch.device(device)
-    kv_counts, kv_indices, q_counts, q_indices = _lists_on_device(described, num_heads or 1, device)
+    kv_counts, kv_indices, q_counts, q_indices = _lists_on_device(of_queries, of_keys, num_heads or 1, device)
     return BlockMask(
         seq_lengths=(layout.row_tokens, layout.row_tokens),
         kv_num_blocks=kv_counts[0],
@@ -135,7 +134,7 @@ def _mask_mod(segments: torch.Tensor, band: Band) -> MaskMod:
     return mask_mod
 
 
-def _described_lists(layout: PackLayout, band: Band, block: int, other_block: int) -> NDArray[np.int64]:
+def _find_lists(layout: PackLayout, band: Band, block: int, other_block: int) -> NDArray[np.int64]:
     """Finds, for each block of queries, its partial and its full blocks of keys.
 
     With a transposed band it finds the blocks of queries for each block of keys; read the names accordingly.
@@ -183,7 +182,7 @@ def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[N
 def _list_numbers(
     a: NDArray[np.int64], c: NDArray[np.int64], d: NDArray[np.int64], b: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Describes a list of block indices by eight numbers, from which `_written` writes it on the device.
+    """Returns the eight numbers of a list of block indices, from which `_write_lists` writes it on the device.
 
     The list has the blocks of [a, c) and [d, b) first, and then all others, which a kernel does not read; each part is
     ascending. That is the order of `create_block_mask`, which sorts stably. So the list is the ranges [a, c), [d, b),
@@ -197,42 +196,47 @@ def _list_numbers(
     return np.stack([c - a, listed, listed + a, b, a, d - c + a, -listed, d - b])
 
 
-def _lists_on_device(described: list[NDArray[np.int64]], num_heads: int, device: torch.device) -> list[torch.Tensor]:
+def _lists_on_device(
+    of_queries: NDArray[np.int64], of_keys: NDArray[np.int64], num_heads: int, device: torch.device
+) -> list[torch.Tensor]:
     """Returns [counts, indices] of the queries' lists and [counts, indices] of the keys' lists, on the device.
 
     Short lists are written in host memory, because starting a dozen kernels would take longer.
 
     Args:
-        described: for queries and for keys, the numbers of `_described_lists`.
+        of_queries: the numbers of each block of queries, from `_find_lists`: int64 [2, 8, B, Q].
+        of_keys: those of each block of keys: int64 [2, 8, B, K].
         num_heads: H.
         device: the device of the result.
     """
-    _, _, num_rows, num_queries = described[0].shape
-    num_keys = described[1].shape[3]
-    is_small = num_rows * num_heads * num_queries * num_keys <= _HOST_ENTRIES
-    of_queries, of_keys = transfer(described, torch.device("cpu") if is_small else device)
-    lists = [*_written(of_queries, num_keys, num_heads), *_written(of_keys, num_queries, num_heads)]
+    num_rows, num_q_blocks, num_kv_blocks = of_queries.shape[2], of_queries.shape[3], of_keys.shape[3]
+    is_small = num_rows * num_heads * num_q_blocks * num_kv_blocks <= _HOST_ENTRIES
+    q_numbers, kv_numbers = transfer([of_queries, of_keys], torch.device("cpu") if is_small else device)
+    lists = [
+        *_write_lists(q_numbers, num_kv_blocks, num_heads),
+        *_write_lists(kv_numbers, num_q_blocks, num_heads),
+    ]
     return transfer([part.numpy() for part in lists], device) if is_small else lists
 
 
-def _written(described: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _write_lists(numbers: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Writes the lists of n blocks from the numbers of `_list_numbers`.
 
     Args:
-        described: these numbers for the partial and the full list: int32 [2, 8, B, n].
+        numbers: these numbers for the partial and the full list: int32 [2, 8, B, n].
         num_others: m, the entries of each list.
         num_heads: H.
 
     Returns:
         Numbers of listed blocks, int32 [2, B, H, n], and the lists, int32 [2, B, H, n, m].
     """
-    place = torch.arange(num_others, dtype=torch.int32, device=described.device)  # in a list: [m]
-    numbers = described[:, :, :, None, :, None].unbind(1)  # eight of [2, B, 1, n, 1]
-    range_ends, range_shifts = numbers[:4], numbers[4:]
+    place = torch.arange(num_others, dtype=torch.int32, device=numbers.device)  # in a list: [m]
+    each_number = numbers[:, :, :, None, :, None].unbind(1)  # eight of [2, B, 1, n, 1]
+    range_ends, range_shifts = each_number[:4], each_number[4:]
     shift = torch.zeros_like(place)
     for range_end, range_shift in reversed(list(zip(range_ends, range_shifts, strict=True))):
         shift = torch.where(place < range_end, range_shift, shift)
-    counts, indices = described[:, 1, :, None], place + shift
+    counts, indices = numbers[:, 1, :, None], place + shift
     return (
         counts.expand(-1, -1, num_heads, -1).contiguous(),
         indices.expand(-1, -1, num_heads, -1, -1).contiguous(),

@@ -1,6 +1,6 @@
 """Dense masks: booleans for `scaled_dot_product_attention`, and additive biases.
 
-Owns their values, on the host and on devices. Leaves writing host memory to `_blocks`, labels that users give to
+Owns their values, on the host and on devices. Leaves writing host memory to `_block_writer`, labels that users give to
 `_given_labels`, and kernels that take no dense mask to `block_mask` and `varlen`.
 
 Legend: B rows, L tokens in a row.
@@ -14,11 +14,13 @@ import torch
 
 from packhorse.client.batches.layout import LayoutLike, PackLayout, as_layout
 from packhorse.client.masks._band import Band, pairs_of_equals
-from packhorse.client.masks._blocks import BlockWriter, allocate
+from packhorse.client.masks._block_writer import BlockWriter
 from packhorse.client.masks._given_labels import layout_or_labels
+from packhorse.client.masks._host_memory import allocate
 from packhorse.client.masks.labelled import token_labels
 from packhorse.client.masks.prefixes import fill_prefixes, refuse_window, with_prefixes
-from packhorse.client.masks.transfer import move, segment_index
+from packhorse.client.masks.token_index import segment_index
+from packhorse.client.masks.transfer import move
 
 
 def build_boolean_mask(
@@ -61,19 +63,18 @@ def build_boolean_mask(
     device = torch.device(device)
     band = Band.of(causal=causal, window=window)
     refuse_window(layout, window)
-    if device.type != "cpu":
-        if mask_padding:
-            labels = token_labels(layout, device)
-            pairs = pairs_of_equals(labels, band) & (labels != 0)[:, :, None]
-        else:
-            pairs = pairs_of_equals(segment_index(layout, device), band)
-        mask = with_prefixes(pairs, layout)[:, None]
-    else:
+    if device.type == "cpu":
         mask = allocate((layout.num_rows, 1, layout.row_tokens, layout.row_tokens), torch.bool)
         starts = layout.starts if mask_padding else layout.segments[:-1]
         lengths = layout.lengths if mask_padding else np.diff(layout.segments)
-        BlockWriter(torch.bool, band, allowed=True, refused=False).write_all(mask, starts, lengths, is_zero=True)
+        BlockWriter(torch.bool, band, allowed=True, refused=False).write_mask(mask, starts, lengths, is_zero=True)
         fill_prefixes(mask, layout, True)
+    elif mask_padding:
+        labels = token_labels(layout, device)
+        pairs = pairs_of_equals(labels, band) & (labels != 0)[:, :, None]
+        mask = with_prefixes(pairs, layout)[:, None]
+    else:
+        mask = _pairs_on_device(layout, band, device)[:, None]
     return mask if head_dim else mask[:, 0]
 
 
@@ -127,27 +128,31 @@ def build_packing_attention_bias(
         )
     device = torch.device(device)
     writer = _bias_writer(dtype, causal=bool(causal), window=window)
-    given = layout_or_labels(where)
-    if isinstance(given, PackLayout):
-        refuse_window(given, window)
-        num_rows, row_tokens = given.num_rows, given.row_tokens
+    source = layout_or_labels(where)
+    if isinstance(source, PackLayout):
+        refuse_window(source, window)
+        num_rows, row_tokens = source.num_rows, source.row_tokens
     else:
-        num_rows, row_tokens = given.shape
+        num_rows, row_tokens = source.shape
     shape = (num_rows, 1, row_tokens, row_tokens)
     if out is not None:
         _check_out(out, shape, dtype, device)
 
-    if not isinstance(given, PackLayout):
-        pairs = pairs_of_equals(move(given, device), writer.band)
-    elif device.type != "cpu":
-        pairs = with_prefixes(pairs_of_equals(segment_index(given, device), writer.band), given)
-    else:
+    if isinstance(source, PackLayout) and device.type == "cpu":
         bias = allocate(shape, dtype) if out is None else out
-        writer.write_all(bias, given.segments[:-1], np.diff(given.segments), is_zero=out is None)
-        fill_prefixes(bias, given, 0.0)
+        writer.write_mask(bias, source.segments[:-1], np.diff(source.segments), is_zero=out is None)
+        fill_prefixes(bias, source, 0.0)
         return bias
+    pairs = _pairs_on_device(source, writer.band, device)
     blocked = torch.full((), -torch.inf, dtype=dtype, device=device)
     return torch.where(pairs[:, None], torch.zeros_like(blocked), blocked, out=out)
+
+
+def _pairs_on_device(source: PackLayout | torch.Tensor, band: Band, device: torch.device) -> torch.Tensor:
+    """Returns the allowed pairs of a layout, or of labels [B, L], by comparing every pair: bool [B, L, L]."""
+    if isinstance(source, torch.Tensor):
+        return pairs_of_equals(move(source, device), band)
+    return with_prefixes(pairs_of_equals(segment_index(source, device), band), source)
 
 
 class AttentionBiasBuffer:
@@ -212,10 +217,10 @@ class AttentionBiasBuffer:
                 f"{layout.row_tokens}; make one of the size that your batches have"
             )
         if self._built is not None:
-            self._writer.write(self._bias, self._built.segments, clear=True)
+            self._writer.clear_blocks(self._bias, self._built.segments)
             fill_prefixes(self._bias, self._built, -torch.inf)
         self._built = layout
-        self._writer.write(self._bias, layout.segments)
+        self._writer.write_blocks(self._bias, layout.segments)
         fill_prefixes(self._bias, layout, 0.0)
         # NumPy wrote the memory, which PyTorch did not notice: without this, a backward pass that needs the last bias
         # would silently use this one.
@@ -232,6 +237,7 @@ def _bias_writer(dtype: torch.dtype, *, causal: bool, window: int | None) -> Blo
 
 
 def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    """Refuses memory that cannot hold a bias of this shape and dtype on the device."""
     is_on_device = out.device.type == device.type and device.index in (None, out.device.index)
     if out.shape != shape or out.dtype != dtype or not is_on_device or not out.is_contiguous():
         raise ValueError(

@@ -71,32 +71,54 @@ def _scan_host(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> tup
 
 def _scan_device(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> tuple[torch.Tensor, int]:
     """Returns the same as `_scan_host` for labels on a device, which the host waits for only at the end."""
-    num_positions = labels.numel()
-    position = torch.arange(num_positions, device=labels.device)
+    positions = torch.arange(labels.numel(), device=labels.device)
     if attention_mask is None:
-        is_token = torch.ones(num_positions, dtype=torch.bool, device=labels.device)
+        is_token = torch.ones(labels.numel(), dtype=torch.bool, device=labels.device)
         is_first = torch.ones_like(labels, dtype=torch.bool)
         is_first[:, 1:] = labels[:, 1:] != labels[:, :-1]
-        is_first = is_first.reshape(-1)
-    else:
-        is_token = attention_mask.reshape(-1) != 0
-        flat_labels = labels.reshape(-1)
-        row_start = position[:: labels.shape[1], None].expand_as(labels).reshape(-1)
-        # `previous` is the position of the last token before each position; for a row's first token it is in an earlier
-        # row, or -1.
-        last_token = torch.where(is_token, position, -1).cummax(0).values
-        previous = torch.cat([last_token.new_full((1,), -1), last_token[:-1]])
-        follows = (previous >= row_start) & (flat_labels.index_select(0, previous.clamp(min=0)) == flat_labels)
-        is_first = is_token & ~follows
+        return _offsets_of_firsts(is_first.reshape(-1), is_token, positions)
+    is_token = attention_mask.reshape(-1) != 0
+    return _offsets_of_firsts(_is_first_token(labels, is_token, positions), is_token, positions)
 
-    # The host does not know n, so it allocates for the most sequences possible, one for each position. A sequence's
-    # first token writes its offset at the sequence's index. All other positions write to an unused part at the end,
-    # each at a different index. Indices after the last sequence hold the total.
+
+def _is_first_token(labels: torch.Tensor, is_token: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Returns whether each position is a sequence's first token, after masked positions are taken out: bool [B · L].
+
+    Args:
+        labels: integers [B, L].
+        is_token: whether each position is a token: bool [B · L].
+        positions: 0, 1, 2, …: int64 [B · L].
+    """
+    flat_labels = labels.reshape(-1)
+    row_start = positions[:: labels.shape[1], None].expand_as(labels).reshape(-1)
+    # `previous` is the position of the last token before each position; for a row's first token it is in an earlier
+    # row, or -1.
+    last_token = torch.where(is_token, positions, -1).cummax(0).values
+    previous = torch.cat([last_token.new_full((1,), -1), last_token[:-1]])
+    follows = (previous >= row_start) & (flat_labels.index_select(0, previous.clamp(min=0)) == flat_labels)
+    return is_token & ~follows
+
+
+def _offsets_of_firsts(
+    is_first: torch.Tensor, is_token: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, int]:
+    """Returns the offsets and the longest length of sequences whose first tokens are known.
+
+    The host does not know n, so it allocates for the most sequences possible, one for each position. A sequence's first
+    token writes its offset at the sequence's index. All other positions write to an unused part at the end, each at a
+    different index. Indices after the last sequence hold the total.
+
+    Args:
+        is_first: whether each position is a sequence's first token: bool [B · L].
+        is_token: whether it is a token: bool [B · L].
+        positions: 0, 1, 2, …: int64 [B · L].
+    """
+    num_positions = len(positions)
     num_up_to = is_token.cumsum(0)
     num_before = num_up_to - is_token.long()
     sequence = is_first.cumsum(0) - 1
     offsets = num_up_to[-1].expand(2 * num_positions + 1).clone()
-    offsets.scatter_(0, torch.where(is_first, sequence, position + num_positions + 1), num_before)
+    offsets.scatter_(0, torch.where(is_first, sequence, positions + num_positions + 1), num_before)
     offsets = offsets[: num_positions + 1]
     num_sequences, max_seqlen = torch.stack([sequence[-1] + 1, offsets.diff().max()]).tolist()
     return offsets[: num_sequences + 1].to(torch.int32), max_seqlen

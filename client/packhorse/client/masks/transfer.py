@@ -1,9 +1,6 @@
-"""Copies from the host to a device without waiting, and the index of each token's segment or sequence on a device.
+"""Copies from the host to a device without waiting: of one tensor, or of several small arrays in one transfer.
 
-Owns these transfers and indices. Leaves offsets and segments to
-`batches/layout`, and labels to `labelled`.
-
-Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end.
+Leaves the index of each token's segment, which is copied so, to `token_index`.
 """
 
 from collections.abc import Sequence
@@ -11,8 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-from packhorse.client.batches.layout import PackLayout
 
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -34,17 +29,3 @@ def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> lis
         part.numpy()[:] = array.reshape(-1)
     parts = torch.split(host.to(device, non_blocking=is_gpu), sizes)
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
-
-
-def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Returns the index of every token's segment in `layout.segments`: int32 [B, L]; it is unique over all rows."""
-    lengths = np.diff(layout.segments)
-    (index,) = transfer([np.repeat(np.arange(len(lengths)), lengths)], device)
-    return index.view(layout.num_rows, layout.row_tokens)
-
-
-def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Returns i + 1 for every token of sequence i and the padding after it, and 0 before the first: int32 [T]."""
-    rooms = np.diff(layout.cu_seqlens_padded, prepend=0)
-    (index,) = transfer([np.repeat(np.arange(len(rooms)), rooms)], device)
-    return index

@@ -1,14 +1,11 @@
-"""Writes dense masks in host memory: each segment's block once, by several threads if the mask is large.
+"""`BlockWriter`: writes dense masks in host memory, each segment's block once, with several threads if they are large.
 
-Owns the memory, in huge pages, and how values are copied into it. Leaves which values a mask has to `dense`, and
-allowed distances to `_band`.
+Owns how values are copied into a mask. Leaves which values it has to `dense`, allowed distances to `_band`, and its
+memory to `_host_memory`.
 
 Legend: B rows, L tokens in a row, k segments.
 """
 
-import contextlib
-import math
-import mmap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,25 +16,8 @@ from numpy.typing import NDArray
 
 from packhorse.client.masks._band import Band
 
-_HUGE_PAGE_BYTES = 2 << 20
-"""Size of a huge page; smaller masks get normal pages."""
 _BYTES_FOR_THREADS = 8 << 20
 """Size from which several threads write a mask."""
-
-
-def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Returns new host memory, all zero, in huge pages if the system has them.
-
-    Dense masks are so large that the allocator gets new pages from the system each time. With normal pages, half of the
-    time would go into page faults, one for every 4 KiB.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(shape, dtype=dtype)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel built without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 class BlockWriter:
@@ -63,7 +43,7 @@ class BlockWriter:
         values = torch.tensor([allowed, refused], dtype=dtype)
         self._allowed, self._refused = values.view(self._bits).numpy()
 
-    def write_all(
+    def write_mask(
         self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer], *, is_zero: bool
     ) -> None:
         """Writes each element of a mask once.
@@ -90,22 +70,31 @@ class BlockWriter:
 
         self._for_each_segment(mask, starts, lengths, write)
 
-    def write(self, mask: torch.Tensor, segments: NDArray[np.integer], *, clear: bool = False) -> None:
+    def write_blocks(self, mask: torch.Tensor, segments: NDArray[np.integer]) -> None:
         """Writes only the blocks of the segments on the diagonal; the rest of the mask must have the refused value.
 
         Args:
             mask: the mask.
             segments: offsets of the segments among all B·L tokens: integers [k + 1].
-            clear: whether to fill these blocks with the refused value instead, after an earlier call wrote them.
         """
         lengths = np.diff(segments)
+        self._copy_blocks(mask, segments[:-1], lengths, self._corner(int(lengths.max(initial=0))))
+
+    def clear_blocks(self, mask: torch.Tensor, segments: NDArray[np.integer]) -> None:
+        """Writes the refused value into the blocks that `write_blocks` wrote for these segments."""
+        lengths = np.diff(segments)
         size = int(lengths.max(initial=0))
-        block = np.broadcast_to(np.full(size, self._refused), (size, size)) if clear else self._corner(size)
+        self._copy_blocks(mask, segments[:-1], lengths, np.broadcast_to(np.full(size, self._refused), (size, size)))
+
+    def _copy_blocks(
+        self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer], block: NDArray[Any]
+    ) -> None:
+        """Copies the upper left corner of a block, as large as each segment, to where the segment meets itself."""
 
         def write(row: NDArray[Any], first: int, length: int) -> None:
             row[first : first + length, first : first + length] = block[:length, :length]
 
-        self._for_each_segment(mask, segments[:-1], lengths, write)
+        self._for_each_segment(mask, starts, lengths, write)
 
     def _for_each_segment(
         self,
