@@ -6,12 +6,13 @@ choosing the ranks of each sequence to `packhorse.topology.ContextRule`, dividin
 the attention kernel's work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from packhorse.client import PackLayout
 from packhorse.client.batches import IGNORE_INDEX, has_shifted_labels
@@ -84,11 +85,10 @@ def context_batch(
     if pack_layout.num_rows != 1:
         raise ValueError(f"batch must hold one bin, got {pack_layout.num_rows}: take batch_size 1")
     rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
-    parts = rule.lay_out(pack_layout.rooms.tolist())
-    own = next(
-        (part for part in parts if rank_in_bin in range(part.first_rank, part.first_rank + part.num_ranks)), None
-    )
-    return _part_of(batch, pack_layout, rule, rank, own, layout)
+    for part in rule.lay_out(pack_layout.rooms.tolist()):
+        if part.first_rank <= rank_in_bin < part.first_rank + part.num_ranks:
+            return _share_of_part(batch, pack_layout, rule, rank, part, layout)
+    return _share_of_part(batch, pack_layout, rule, rank, _empty_part(rank_in_bin), layout)
 
 
 def context_batches(
@@ -117,8 +117,8 @@ def context_batches(
     """
     pack_layout = _layout_of(batch, rule)
     rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
-    own: Sequence[ContextPart | None] = rule.deal(pack_layout.rooms.tolist())[rank_in_bin]
-    return [_part_of(batch, pack_layout, rule, rank, part, layout) for part in own or (None,)]
+    parts = rule.deal(pack_layout.rooms.tolist())[rank_in_bin] or [_empty_part(rank_in_bin)]
+    return [_share_of_part(batch, pack_layout, rule, rank, part, layout) for part in parts]
 
 
 def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
@@ -136,56 +136,123 @@ def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
     return pack_layout
 
 
-def _part_of(
+def _empty_part(rank_in_bin: int) -> ContextPart:
+    """Returns the part of a rank without sequences, which computes a segment of padding by itself."""
+    return ContextPart(first_rank=rank_in_bin, num_ranks=1, indices=())
+
+
+def _share_of_part(
     batch: Mapping[str, Any],
     pack_layout: PackLayout,
     rule: ContextRule,
     rank: int,
-    part: ContextPart | None,
+    part: ContextPart,
     layout: ContextParallelLayout | None,
 ) -> ContextBatch:
-    """Returns a rank's tensors of a part of the batch; if `part` is None, those of padding only."""
-    rank_in_bin = rank % rule.max_context_parallel
-    size, first = (1, rank_in_bin) if part is None else (part.num_ranks, part.first_rank)
-    chosen = np.array(() if part is None else part.indices, dtype=np.int64)
-    segments = pack_layout.rooms[chosen]
-    if layout == "zigzag" and size > 1 and (segments % (2 * size)).any():
-        raise ValueError(
-            f"zigzag over {size} ranks needs rooms that are multiples of {2 * size}: prepare the dataset with align="
-            f"{2 * rule.max_context_parallel}"
-        )
-    unit = {"blocks": size * BLOCK_TOKENS, None: 1}.get(layout, size)
-    num_filled = int(segments.sum())
-    num_tokens = max(unit, -(-num_filled // unit) * unit)
-    if num_tokens > num_filled:
-        segments = np.append(segments, num_tokens - num_filled)
-    offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(segments))).astype(np.int32))
-    index = torch.arange(num_tokens)
-    if layout is not None:
-        index = context_parallel_indices(offsets, num_tokens, size, rank_in_bin - first, layout=layout)
-    segment = torch.searchsorted(offsets[1:], index, right=True)
-    within = index - offsets[segment]
-    source = torch.from_numpy(np.append(pack_layout.starts[chosen], 0))[segment] + within
-    source, within, is_padding = (each.to(batch["ids"].device) for each in (source, within, segment == len(chosen)))
-
-    def cut(name: str, of_padding: torch.Tensor | int, *, ahead: int = 0) -> torch.Tensor:
-        """Returns a tensor's value at each token of this rank, or `ahead` tokens after it; on padding `of_padding`."""
-        row = batch[name].reshape(-1)
-        has_none = is_padding | (source + ahead >= len(row))
-        return torch.where(has_none, of_padding, row[torch.where(has_none, 0, source + ahead)])[None]
-
-    lengths = pack_layout.lengths[chosen]
+    """Returns what a rank computes of a part of the batch; `pack_layout` says where the batch's sequences lie."""
+    sequences = np.array(part.indices, dtype=np.int64)
+    cp_rank = rank % rule.max_context_parallel - part.first_rank
+    cu_seqlens = _segment_offsets(pack_layout.rooms[sequences], part.num_ranks, rule, layout)
+    tokens = _tokens_of_rank(cu_seqlens, pack_layout.starts[sequences], part.num_ranks, cp_rank, layout)
+    tokens = tokens.to(batch["ids"].device)
+    lengths = pack_layout.lengths[sequences]
     return ContextBatch(
-        input_ids=cut("input_ids", 0),
-        labels=cut("labels", IGNORE_INDEX, ahead=0 if has_shifted_labels(batch) else 1),
-        position_ids=cut("position_ids", within),
-        cu_seqlens=offsets,
-        max_seqlen=int(segments.max()),
-        cp_size=size,
-        cp_rank=rank_in_bin - first,
-        first_rank=rank - rank_in_bin + first,
-        ids=batch["ids"][torch.from_numpy(chosen)],
+        input_ids=tokens.values_of(batch["input_ids"], 0),
+        labels=tokens.values_of(batch["labels"], IGNORE_INDEX, ahead=0 if has_shifted_labels(batch) else 1),
+        position_ids=tokens.values_of(batch["position_ids"], tokens.places),
+        cu_seqlens=cu_seqlens,
+        max_seqlen=int(cu_seqlens.diff().max()),
+        cp_size=part.num_ranks,
+        cp_rank=cp_rank,
+        first_rank=rank - cp_rank,
+        ids=batch["ids"][torch.from_numpy(sequences)],
         lengths=torch.from_numpy(lengths),
         num_tokens=int(lengths.sum()),
         sum_of_squares=int((lengths**2).sum()),
     )
+
+
+def _segment_offsets(
+    rooms: NDArray[np.int64], num_ranks: int, rule: ContextRule, layout: ContextParallelLayout | None
+) -> torch.Tensor:
+    """Returns the offsets of a part's segments: its rooms, then padding up to a number of tokens that can be divided.
+
+    Args:
+        rooms: tokens of the rooms: int64 [n].
+        num_ranks: ranks that divide the part.
+        rule: the dataset's rule, for the text of an error.
+        layout: how they divide it; None if they do not.
+
+    Returns:
+        int32 [s + 1], in host memory.
+
+    Raises:
+        ValueError: zigzag cannot divide a room.
+    """
+    if layout == "zigzag" and num_ranks > 1 and (rooms % (2 * num_ranks)).any():
+        raise ValueError(
+            f"zigzag over {num_ranks} ranks needs rooms that are multiples of {2 * num_ranks}: prepare the dataset "
+            f"with align={2 * rule.max_context_parallel}"
+        )
+    # For zigzag `num_ranks` is enough, since its rooms are multiples already.
+    unit = {"blocks": num_ranks * BLOCK_TOKENS, None: 1}.get(layout, num_ranks)
+    num_filled = int(rooms.sum())
+    num_padding = max(unit, -(-num_filled // unit) * unit) - num_filled
+    segments = np.append(rooms, num_padding) if num_padding else rooms
+    return torch.from_numpy(np.concatenate(([0], np.cumsum(segments))).astype(np.int32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankTokens:
+    """Where the tokens that a rank computes of a part come from. Legend: t tokens."""
+
+    indices: torch.Tensor
+    """Index of each token among all tokens of the batch: int64 [t]; has no meaning on padding."""
+    places: torch.Tensor
+    """Index of each token in its segment: int64 [t]."""
+    is_padding: torch.Tensor
+    """Whether each token is in the segment of padding: bool [t]."""
+
+    def to(self, device: torch.device) -> "_RankTokens":
+        """Returns the same tokens, with all tensors on the device."""
+        return _RankTokens(
+            indices=self.indices.to(device), places=self.places.to(device), is_padding=self.is_padding.to(device)
+        )
+
+    def values_of(self, rows: torch.Tensor, of_padding: torch.Tensor | int, *, ahead: int = 0) -> torch.Tensor:
+        """Returns the value of each token, or of the token `ahead` after it, as one row: [1, t].
+
+        Args:
+            rows: values of all tokens of the batch: [B, L].
+            of_padding: the value on padding, and where no token is so far ahead; one for all, or [t].
+            ahead: number of tokens between a token and the one whose value it gets.
+        """
+        values = rows.reshape(-1)
+        has_none = self.is_padding | (self.indices + ahead >= len(values))
+        return torch.where(has_none, of_padding, values[torch.where(has_none, 0, self.indices + ahead)])[None]
+
+
+def _tokens_of_rank(
+    cu_seqlens: torch.Tensor,
+    starts: NDArray[np.int64],
+    num_ranks: int,
+    cp_rank: int,
+    layout: ContextParallelLayout | None,
+) -> _RankTokens:
+    """Returns the tokens of a part that a rank computes; all of them if `layout` is None.
+
+    Args:
+        cu_seqlens: offsets of the part's segments: int32 [s + 1].
+        starts: index among all tokens of the batch of the first token of each sequence: int64 [n].
+        num_ranks: ranks that share the part.
+        cp_rank: this rank among them.
+        layout: how they divide the tokens.
+    """
+    num_tokens = int(cu_seqlens[-1])
+    in_part = torch.arange(num_tokens)  # index of each token among the part's tokens
+    if layout is not None:
+        in_part = context_parallel_indices(cu_seqlens, num_tokens, num_ranks, cp_rank, layout=layout)
+    segment = torch.searchsorted(cu_seqlens[1:], in_part, right=True)
+    places = in_part - cu_seqlens[segment]
+    segment_starts = torch.from_numpy(np.append(starts, 0))  # 0 stands for the segment of padding
+    return _RankTokens(indices=segment_starts[segment] + places, places=places, is_padding=segment == len(starts))

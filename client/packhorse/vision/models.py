@@ -6,7 +6,8 @@ each model, the keys of its tensors, the grids of its images, and position ids. 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -49,7 +50,16 @@ def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal[
             f"media_of knows models of the types {', '.join(sorted(_MODELS))}, not {model_type!r}; describe yours as "
             "Media(load=…, image_token_id=…, keys=…, grids=…)"
         )
-    return Media(load=load, image_token_id=config.image_token_id, on_error=on_error, **_MODELS[model_type](config))
+    tensors = _MODELS[model_type](config)
+    return Media(
+        load=load,
+        image_token_id=config.image_token_id,
+        keys=tensors.keys,
+        grids=tensors.grids,
+        positions=tensors.positions,
+        pads=tensors.pads,
+        on_error=on_error,
+    )
 
 
 def grid_positions(length: int, starts: NDArray[np.int64], grids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -75,10 +85,29 @@ def grid_positions(length: int, starts: NDArray[np.int64], grids: NDArray[np.int
     return positions
 
 
-def _qwen(config: Any) -> dict[str, Any]:
-    """Returns the fields of Media for Qwen2-VL to Qwen3-VL."""
-    grids = partial(_qwen_grids, merge_size=config.vision_config.spatial_merge_size)
-    return {"keys": ("pixel_values", "image_grid_thw"), "grids": grids, "positions": grid_positions}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ImageTensors:
+    """The image tensors that a model takes: the fields of `Media` that follow from its configuration."""
+
+    keys: tuple[str, ...]
+    """Names of the tensors."""
+    grids: Callable[[_Tensors], NDArray[np.int64]]
+    """Function from a sequence's tensors to the grid of each image in placeholders: int64 [images, 3]."""
+    positions: Callable[[int, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]] | None = None
+    """Function from a sequence's length, and the starts and grids of its images, to int64 [3, length]; None if images
+    count as text.
+    """
+    pads: bool = False
+    """Whether tensors of different shapes are padded with zeros."""
+
+
+def _qwen(config: Any) -> _ImageTensors:
+    """Returns the image tensors of Qwen2-VL to Qwen3-VL."""
+    return _ImageTensors(
+        keys=("pixel_values", "image_grid_thw"),
+        grids=partial(_qwen_grids, merge_size=config.vision_config.spatial_merge_size),
+        positions=grid_positions,
+    )
 
 
 def _qwen_grids(tensors: _Tensors, *, merge_size: int) -> NDArray[np.int64]:
@@ -92,11 +121,11 @@ def _qwen_grids(tensors: _Tensors, *, merge_size: int) -> NDArray[np.int64]:
     return patches // np.array([1, merge_size, merge_size])
 
 
-def _internvl(config: Any) -> dict[str, Any]:
-    """Returns the fields of Media for InternVL."""
+def _internvl(config: Any) -> _ImageTensors:
+    """Returns the image tensors of InternVL."""
     vision = config.vision_config
     side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
-    return {"keys": ("pixel_values",), "grids": partial(_tile_grids, side=side)}
+    return _ImageTensors(keys=("pixel_values",), grids=partial(_tile_grids, side=side))
 
 
 def _tile_grids(tensors: _Tensors, *, side: int) -> NDArray[np.int64]:
@@ -104,8 +133,8 @@ def _tile_grids(tensors: _Tensors, *, side: int) -> NDArray[np.int64]:
     return np.tile(np.array([1, side, side]), (len(tensors["pixel_values"]), 1))
 
 
-def _llava_onevision(config: Any) -> dict[str, Any]:
-    """Returns the fields of Media for LLaVA-OneVision."""
+def _llava_onevision(config: Any) -> _ImageTensors:
+    """Returns the image tensors of LLaVA-OneVision."""
     grids = partial(
         _llava_grids,
         tile_pixels=config.vision_config.image_size,
@@ -114,7 +143,7 @@ def _llava_onevision(config: Any) -> dict[str, Any]:
         max_tiles=int(config.vision_aspect_ratio.removeprefix("anyres_max_")),
     )
     keys = ("pixel_values", "image_sizes", "batch_num_images")
-    return {"keys": keys, "grids": grids, "pads": True}  # pads: images have different numbers of tiles
+    return _ImageTensors(keys=keys, grids=grids, pads=True)  # images have different numbers of tiles
 
 
 def _llava_grids(
@@ -169,7 +198,7 @@ def _scaled_down(height: int, width: int, max_placeholders: int) -> tuple[int, i
     return (int(height // ratio), int(width // ratio)) if ratio > _LLAVA_LEAST_RATIO else (height, width)
 
 
-_MODELS = {  # model_type of a configuration → function that returns the model's fields of Media
+_MODELS: dict[str, Callable[[Any], _ImageTensors]] = {
     "internvl": _internvl,
     "llava_onevision": _llava_onevision,
     "qwen2_5_vl": _qwen,
@@ -177,3 +206,4 @@ _MODELS = {  # model_type of a configuration → function that returns the model
     "qwen3_vl": _qwen,
     "qwen3_vl_moe": _qwen,
 }
+"""`model_type` of a configuration → function from the configuration to the model's image tensors."""

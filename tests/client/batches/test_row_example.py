@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client.batches._content import write_position_ids
-from packhorse.client.batches._labels import write_causal_labels
+from packhorse.client.batches._positions import write_position_ids
+from packhorse.client.batches.labels import write_causal_labels
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import build_block_mask, build_boolean_mask, build_packing_attention_bias
 
@@ -19,7 +19,7 @@ def layout():
 
 def test_offsets_and_labels_of_its_tokens(layout):
     position_ids = np.empty(16, dtype=np.int64)
-    write_position_ids(position_ids, layout)
+    write_position_ids(position_ids, layout, first_tokens=None, num_bos=0)
     assert layout.segments.tolist() == SEGMENTS
     assert layout.sequence_ids().tolist() == [[0] * 5 + [3] * 3 + [1] * 3 + [4] + [2] * 4]
     assert position_ids.tolist() == [*range(8), *range(4), *range(4)]

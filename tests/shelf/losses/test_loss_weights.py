@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.client import PackLayout
-from packhorse.client.batches._labels import write_causal_labels
+from packhorse.client.batches.labels import write_causal_labels
 from packhorse.losses import LossCounts, LossReduction, SequenceGroups, build_loss_weights
 from packhorse.rollouts import Rollouts, pack_rollouts
 

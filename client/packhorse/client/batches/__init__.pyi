@@ -3,7 +3,7 @@
 from .batch import BatchAssembler as BatchAssembler
 from .buffers import BatchBuffers as BatchBuffers
 from .buffers import BatchTensors as BatchTensors
-from .layout import IGNORE_INDEX as IGNORE_INDEX
+from .labels import IGNORE_INDEX as IGNORE_INDEX
 from .layout import PackLayout as PackLayout
 from .layout import as_layout as as_layout
 from .media import MediaError as MediaError

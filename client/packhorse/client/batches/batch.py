@@ -1,8 +1,8 @@
 """Assembly of bins into the tensors of a training step: `BatchAssembler`.
 
 Owns the order of the steps from bins to a batch. Leaves a batch's keys to `packed_batch` and its memory to `buffers`,
-where sequences lie to `layout`, writing tokens to `_content`, images to `media`, dividing a mixture's joined bins to
-`joined_rows`, and attention masks to `masks`.
+where sequences lie to `layout`, writing tokens to `_content`, position ids to `_positions` and labels to `labels`,
+images to `_images`, dividing a mixture's joined bins to `joined_rows`, and attention masks to `masks`.
 
 Legend: N bins, B rows, n sequences, T tokens of all rows end to end.
 """
@@ -15,20 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches._content import (
-    Content,
-    check_tokens,
-    content_of,
-    continue_positions,
-    follow_prefixes,
-    predicted_tokens,
-    source_of_block,
-    write_position_ids,
-)
-from packhorse.client.batches._labels import write_causal_labels
-from packhorse.client.batches.buffers import BatchBuffers
-from packhorse.client.batches.layout import IGNORE_INDEX, OverfullRowError, PackLayout
-from packhorse.client.batches.media import Images, read_images
+from packhorse.client.batches._content import Content, content_of, predicted_tokens, source_of_block
+from packhorse.client.batches._images import Images, read_images
+from packhorse.client.batches._positions import write_position_ids
+from packhorse.client.batches._token_checks import check_tokens
+from packhorse.client.batches.buffers import BatchArrays, BatchBuffers, BatchTensors
+from packhorse.client.batches.labels import IGNORE_INDEX, write_causal_labels
+from packhorse.client.batches.layout import OverfullRowError, PackLayout
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.streams.blocks import BinBlock
@@ -105,20 +98,7 @@ class BatchAssembler(RowFormat):
                 f"align must be at least 1 and extra_tokens at least {LEAST_EXTRA_TOKENS}, got {self.align} and "
                 f"{self.extra_tokens}"
             )
-        if self._leaves_out_last and self.shift_labels:
-            self._check_without_last()
-        elif self.separators.num_tokens > self.extra_tokens:
-            shift = "shift labels (shift_labels=True, or a preset that shifts)"
-            if not self.separators.num_tokens:
-                raise ValueError(
-                    "the dataset was planned with extra_tokens -1, which leaves the last token of each sequence to "
-                    f"shifted labels; {shift}, or prepare it with extra_tokens=0"
-                )
-            raise ValueError(
-                f"the separators add up to {self.separators.num_tokens} tokens to a sequence, but the dataset was "
-                f"planned with extra_tokens {self.extra_tokens}; prepare it with "
-                f"extra_tokens={self.separators.num_tokens}" + (f", or {shift}" if self._leaves_out_last else "")
-            )
+        self._check_separators()
         if self.media is not None and bool(self.components) != isinstance(self.media.load, Mapping):
             raise ValueError(
                 "ids of a mixture belong to components: give load of media by component, {NAME: load}"
@@ -138,6 +118,28 @@ class BatchAssembler(RowFormat):
     def _leaves_out_last(self) -> bool:
         """Whether the last token of each sequence is only a label, and not an input."""
         return self.separators.leaves_out_last(self.extra_tokens)
+
+    @property
+    def _folds(self) -> bool:
+        """Whether a batch is rows of whole sequences first, which are then folded into trees, here or by a preset."""
+        return self.shared_prefix == "tree" or self.shares_prefixes
+
+    def _check_separators(self) -> None:
+        """Refuses separators for which the plan keeps no room, and options that do without a room's last token."""
+        if self._leaves_out_last and self.shift_labels:
+            self._check_without_last()
+        elif self.separators.num_tokens > self.extra_tokens:
+            shift = "shift labels (shift_labels=True, or a preset that shifts)"
+            if not self.separators.num_tokens:
+                raise ValueError(
+                    "the dataset was planned with extra_tokens -1, which leaves the last token of each sequence to "
+                    f"shifted labels; {shift}, or prepare it with extra_tokens=0"
+                )
+            raise ValueError(
+                f"the separators add up to {self.separators.num_tokens} tokens to a sequence, but the dataset was "
+                f"planned with extra_tokens {self.extra_tokens}; prepare it with "
+                f"extra_tokens={self.separators.num_tokens}" + (f", or {shift}" if self._leaves_out_last else "")
+            )
 
     def _check_without_last(self) -> None:
         """Refuses options that need each sequence's last token as an input."""
@@ -177,12 +179,12 @@ class BatchAssembler(RowFormat):
                 anything but 0 and 1.
             MediaError: a sequence's images cannot be loaded, or do not fit its placeholders.
         """
-        if self.shared_prefix == "tree" or self.shares_prefixes:
-            rows, whole = self._before_folding(block)
-            return self._folded(rows.assemble(whole, source, loss_mask=loss_mask), block)
+        if self._folds:
+            assembler, whole = self._before_folding(block)
+            return self._folded(assembler.assemble(whole, source, loss_mask=loss_mask), block)
         block = self._with_component_ids(block)
         content = self._content(block, source, loss_mask)
-        return self._fill(content, self._layout(block, content), block.component_ids, source, loss_mask, buffers)
+        return self._fill(content, self._layout(block, content), block.component_ids, buffers)
 
     def assemble_steps(
         self, block: BinBlock, source: TokenSource, *, batch_size: int, loss_mask: TokenSource | None = None
@@ -212,27 +214,31 @@ class BatchAssembler(RowFormat):
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if self.shared_prefix == "tree" or self.shares_prefixes:
-            for first in range(0, len(block), batch_size):
-                bins = block.slice(first, min(first + batch_size, len(block)))
-                yield self.assemble(bins, source, loss_mask=loss_mask)
-            return
-        block = self._with_component_ids(block)
-        # If the source must read tokens to know a sequence's length, lengths are requested for one batch at a time.
-        is_known = self._is_plain(block) or source_of_block(source, block).knows_lengths
-        group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
+        if self._folds:
+            group_size = batch_size
+        else:
+            block = self._with_component_ids(block)
+            # If the source must read tokens to know a sequence's length, lengths are requested for a batch at a time.
+            is_known = self._is_plain(block) or source_of_block(source, block).knows_lengths
+            group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
         for first in range(0, len(block), group_size):
             group = block.slice(first, min(first + group_size, len(block)))
             if len(group) <= batch_size:
                 yield self.assemble(group, source, loss_mask=loss_mask)
-                continue
-            content = self._content(group, source, loss_mask)
-            sequence = row = 0
-            for layout in self._layout(group, content).split(batch_size):
-                end, end_row = sequence + layout.num_sequences, row + layout.num_rows
-                component_ids = None if group.component_ids is None else group.component_ids[row:end_row]
-                yield self._fill(content.slice(sequence, end), layout, component_ids, source, loss_mask)
-                sequence, row = end, end_row
+            else:
+                yield from self._assemble_group(group, source, batch_size, loss_mask)
+
+    def _assemble_group(
+        self, group: BinBlock, source: TokenSource, batch_size: int, loss_mask: TokenSource | None
+    ) -> Iterator[PackedBatch]:
+        """Yields the bins of several batches, whose layouts are computed together."""
+        content = self._content(group, source, loss_mask)
+        sequence = row = 0
+        for layout in self._layout(group, content).split(batch_size):
+            end, end_row = sequence + layout.num_sequences, row + layout.num_rows
+            component_ids = None if group.component_ids is None else group.component_ids[row:end_row]
+            yield self._fill(content.slice(sequence, end), layout, component_ids)
+            sequence, row = end, end_row
 
     def _before_folding(self, block: BinBlock) -> "tuple[BatchAssembler, BinBlock]":
         """Returns an assembler of plain rows and a block of whole sequences, whose batch is then folded to trees."""
@@ -244,7 +250,7 @@ class BatchAssembler(RowFormat):
         # Rows of whole sequences may exceed max_seq_len.
         sums = np.concatenate(([0], np.cumsum(block.lengths)))
         longest_row = int(np.diff(sums[block.bin_ends], prepend=0).max(initial=0))
-        rows = replace(
+        assembler = replace(
             self,
             max_seq_len=max(longest_row, self.max_seq_len),
             shared_prefix=False,
@@ -253,7 +259,7 @@ class BatchAssembler(RowFormat):
             shift_labels=True,
             pin_memory=False,
         )
-        return rows, block
+        return assembler, block
 
     def _folded(self, batch: PackedBatch, block: BinBlock) -> PackedBatch:
         """Folds rows of whole sequences to trees, if `shared_prefix` is "tree"; otherwise a preset does so later.
@@ -278,8 +284,6 @@ class BatchAssembler(RowFormat):
         content: Content,
         layout: PackLayout,
         component_ids: NDArray[np.int32] | None,
-        source: TokenSource,
-        loss_mask: TokenSource | None,
         buffers: BatchBuffers | None = None,
     ) -> PackedBatch:
         """Returns one batch, with tensors that are written here.
@@ -288,33 +292,25 @@ class BatchAssembler(RowFormat):
             content: the batch's sequences.
             layout: where they lie in rows; flattened here if need be.
             component_ids: index of every row's component: int32 [B]; None without a mixture.
-            source: the token source, for the texts of errors.
-            loss_mask: the source of the loss mask; None to predict all tokens.
             buffers: memory for the tensors; None for new memory.
         """
-        mixture_keys = self._mixture_keys(layout, component_ids)
+        mixture_keys = {} if component_ids is None else self._mixture_keys(layout, component_ids)
         if self.flatten:
             layout = layout.flattened(self.total_multiple_of)
-        num_tokens = layout.num_rows * layout.row_tokens
-        memory = buffers or BatchBuffers(num_tokens, pin_memory=self.pin_memory)
+        memory = buffers or BatchBuffers(layout.num_rows * layout.row_tokens, pin_memory=self.pin_memory)
         tensors, arrays = memory.tensors(layout.num_rows, layout.row_tokens)
-        input_ids, labels, position_ids, attention_mask, sequence_ids = arrays
+        images = self._write(arrays, layout, content, mixture_keys)
+        batch = self._batch_of(tensors, layout, content)
+        batch.update(mixture_keys)
+        if images is not None:
+            batch.update(images.batch_keys(tensors.position_ids, layout))
+        return batch
 
-        self._write_positions(position_ids, layout, content)
-        sequence_ids[:] = layout.sequence_ids().ravel()
-        attention_mask.fill(1)
-        for start, end in layout.padding_ranges:
-            attention_mask[start:end] = 0
-        if self._leaves_out_last:
-            self._write_without_last(input_ids, labels, attention_mask == 1, content, source, loss_mask)
-            images = None
-        else:
-            components = self._component_names(mixture_keys)
-            images = self._write_tokens(input_ids, labels, layout, content, source, loss_mask, components)
-
+    def _batch_of(self, tensors: BatchTensors, layout: PackLayout, content: Content) -> PackedBatch:
+        """Returns a batch of tensors that are written, without the keys of mixtures and images."""
         cu_seqlens, max_seqlen = layout.cu_seqlens.copy(), layout.max_seqlen  # a copy, which a trainer may write to
         if self.flatten and not layout.num_sequences:
-            cu_seqlens, max_seqlen = np.array([0, num_tokens], dtype=np.int32), num_tokens
+            cu_seqlens, max_seqlen = np.array([0, layout.row_tokens], dtype=np.int32), layout.row_tokens
         batch = PackedBatch(
             input_ids=tensors.input_ids,
             labels=tensors.labels,
@@ -331,10 +327,26 @@ class BatchAssembler(RowFormat):
             batch["group_ids"] = torch.from_numpy(layout.group_ids.copy())
         if self.context_rule is not None:
             batch["context_rule"] = astuple(self.context_rule)  # Lightning refuses batches with frozen dataclasses
-        batch.update(mixture_keys)
-        if images is not None:
-            batch.update(images.keys(tensors.position_ids, layout))
         return batch
+
+    def _write(
+        self, arrays: BatchArrays, layout: PackLayout, content: Content, mixture_keys: Mapping[str, Any]
+    ) -> Images | None:
+        """Writes all tensors of a batch, and returns the images; None without media."""
+        write_position_ids(
+            arrays.position_ids,
+            layout,
+            first_tokens=content.first_tokens if self.continue_positions else None,
+            num_bos=int(self.separators.bos_token_id is not None),
+        )
+        arrays.sequence_ids[:] = layout.sequence_ids().ravel()
+        arrays.attention_mask.fill(1)
+        for start, end in layout.padding_ranges:
+            arrays.attention_mask[start:end] = 0
+        if self._leaves_out_last:
+            self._write_without_last(arrays, content)
+            return None
+        return self._write_tokens(arrays.input_ids, arrays.labels, layout, content, mixture_keys)
 
     def _write_tokens(
         self,
@@ -342,75 +354,46 @@ class BatchAssembler(RowFormat):
         labels: NDArray[np.int64],
         layout: PackLayout,
         content: Content,
-        source: TokenSource,
-        loss_mask: TokenSource | None,
-        components: list[str] | None = None,
+        mixture_keys: Mapping[str, Any],
     ) -> Images | None:
-        """Writes tokens and labels, int64 [T], and returns the images; None without media.
-
-        `components` has the name of each sequence's component, or is None without a mixture.
-        """
+        """Writes tokens and labels, int64 [T], and returns the images; None without media."""
         content.write_tokens(input_ids, layout.starts, self.separators)
-        is_predicted = predicted_tokens(content, layout, loss_mask, labels)
+        is_predicted = predicted_tokens(content, layout, scratch=labels)
         for start, end in layout.padding_ranges:
             input_ids[start:end] = self.pad_token_id
-        check_tokens(input_ids, layout, content.ids, source)
+        check_tokens(input_ids, layout, content.ids, content.source)
         images = None
         if self.media is not None:
+            components = _component_names(mixture_keys)
             images = read_images(self.media, input_ids, layout, content, components, self.pad_token_id)
             is_predicted = images.is_text if is_predicted is None else is_predicted & images.is_text
         write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=bool(self.shift_labels))
         return images
 
-    def _write_without_last(
-        self,
-        input_ids: NDArray[np.int64],
-        labels: NDArray[np.int64],
-        is_fed: NDArray[np.bool_],
-        content: Content,
-        source: TokenSource,
-        loss_mask: TokenSource | None,
-    ) -> None:
+    def _write_without_last(self, arrays: BatchArrays, content: Content) -> None:
         """Writes tokens and shifted labels of a batch whose rooms have no place for each sequence's last token.
 
         The sequences are written whole into one row, with shifted labels. Then the last token of each is dropped, with
-        its label, and the others are copied to the indices of the batch where `is_fed`, bool [T], is true.
+        its label, and the others are copied to the indices of the batch where the attention mask is 1.
         """
         whole = PackLayout.of_rows(content.lengths, np.array([len(content.ids)]), int(content.lengths.sum()))
         tokens, targets = np.empty((2, whole.num_tokens), dtype=np.int64)
-        self._write_tokens(tokens, targets, whole, content, source, loss_mask)
+        self._write_tokens(tokens, targets, whole, content, mixture_keys={})
         is_kept = np.ones(whole.num_tokens, dtype=np.bool_)
         is_kept[(whole.starts + whole.lengths - 1)[whole.lengths > 1]] = False
-        input_ids.fill(self.pad_token_id)
-        labels.fill(IGNORE_INDEX)
-        input_ids[is_fed], labels[is_fed] = tokens[is_kept], targets[is_kept]
+        arrays.input_ids.fill(self.pad_token_id)
+        arrays.labels.fill(IGNORE_INDEX)
+        is_token = arrays.attention_mask == 1
+        arrays.input_ids[is_token], arrays.labels[is_token] = tokens[is_kept], targets[is_kept]
 
-    def _write_positions(self, position_ids: NDArray[np.int64], layout: PackLayout, content: Content) -> None:
-        """Writes position ids, int64 [T], which continue from a sequence's earlier piece, or its prefix, if wanted."""
-        write_position_ids(position_ids, layout)
-        if self.continue_positions and content.first_tokens is not None:
-            num_before = int(self.separators.bos_token_id is not None)
-            continue_positions(position_ids, layout, content.first_tokens, num_before)
-        follow_prefixes(position_ids, layout)
-
-    def _mixture_keys(self, layout: PackLayout, component_ids: NDArray[np.int32] | None) -> dict[str, Any]:
+    def _mixture_keys(self, layout: PackLayout, component_ids: NDArray[np.int32]) -> dict[str, Any]:
         """Returns the keys that only a mixture's batch has; `component_ids` has every row's component, int32 [B]."""
-        if component_ids is None:
-            return {}
         of_sequences = component_ids.repeat(np.diff(layout.row_ends, prepend=0))
         return {
             "component_ids": torch.from_numpy(of_sequences),
             "bin_component_ids": torch.from_numpy(component_ids.copy()),
             "component_names": tuple(each.name for each in self.components),
         }
-
-    @staticmethod
-    def _component_names(mixture_keys: dict[str, Any]) -> list[str] | None:
-        """Returns the name of each sequence's component; None without a mixture."""
-        if not mixture_keys:
-            return None
-        names = mixture_keys["component_names"]
-        return [names[component] for component in mixture_keys["component_ids"].tolist()]
 
     def _with_component_ids(self, block: BinBlock) -> BinBlock:
         """Returns a mixture's block with component ids; one without has only empty bins, whose component is -1."""
@@ -423,6 +406,7 @@ class BatchAssembler(RowFormat):
         return self._pieces.are_whole(block.first_tokens) and not self._leaves_out_last
 
     def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
+        """Returns what goes into the rooms of a block's bins."""
         pieces = None if self._is_plain(block) else self._pieces
         return content_of(block, source, loss_mask, self.separators, pieces)
 
@@ -443,3 +427,11 @@ class BatchAssembler(RowFormat):
                 f"tokens, more than max_seq_len {self.max_seq_len}; use the max_seq_len that the dataset was prepared "
                 "with"
             ) from None
+
+
+def _component_names(mixture_keys: Mapping[str, Any]) -> list[str] | None:
+    """Returns the name of each sequence's component; None without a mixture."""
+    if not mixture_keys:
+        return None
+    names = mixture_keys["component_names"]
+    return [names[component] for component in mixture_keys["component_ids"].tolist()]

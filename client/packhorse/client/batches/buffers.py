@@ -3,8 +3,9 @@
 Leaves the other keys of a batch, and sending it to another process, to `packed_batch`.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -31,6 +32,21 @@ class BatchTensors(NamedTuple):
     """1 on tokens, 0 on padding: int64 [B, L]."""
     sequence_ids: torch.Tensor
     """Numbers of the sequences in each row: int32 [B, L]."""
+
+
+class BatchArrays(NamedTuple):
+    """NumPy arrays over the memory of `BatchTensors`, each as one line: [B · L]."""
+
+    input_ids: NDArray[np.int64]
+    """Tokens."""
+    labels: NDArray[np.int64]
+    """Targets."""
+    position_ids: NDArray[np.int64]
+    """Positions."""
+    attention_mask: NDArray[np.int64]
+    """1 on tokens, 0 on padding."""
+    sequence_ids: NDArray[np.int32]
+    """Numbers of the sequences in each row."""
 
 
 class BatchBuffers:
@@ -60,11 +76,11 @@ class BatchBuffers:
         pinned = ", pinned" if self._int64.is_pinned() else ""
         return f"<BatchBuffers for {self.num_tokens:,} tokens{pinned}>"
 
-    def tensors(self, num_rows: int, row_tokens: int) -> tuple[BatchTensors, list[NDArray[Any]]]:
+    def tensors(self, num_rows: int, row_tokens: int) -> tuple[BatchTensors, BatchArrays]:
         """Returns the tensors of a batch of B rows of L tokens, over the same memory each time.
 
         Returns:
-            The tensors; and, in the same order, NumPy arrays [B · L] over the same memory.
+            The tensors, and NumPy arrays over the same memory.
 
         Raises:
             ValueError: the batch does not fit.
@@ -83,4 +99,4 @@ class BatchBuffers:
             attention_mask=attention_mask,
             sequence_ids=int32.view(num_rows, row_tokens),
         )
-        return tensors, [*int64.numpy().reshape(_NUM_INT64, num_tokens), int32.numpy()]
+        return tensors, BatchArrays._make([*int64.numpy().reshape(_NUM_INT64, num_tokens), int32.numpy()])

@@ -5,7 +5,7 @@ Owns offsets in host memory, and everything that follows only from them (`cu_seq
 pickled (`reduced`), since saved files name this module in it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
@@ -16,9 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 _Kind = TypeVar("_Kind")
-
-IGNORE_INDEX = -100
-"""The label that PyTorch's cross-entropy ignores by default."""
 
 
 class OverfullRowError(ValueError):
@@ -72,11 +69,11 @@ class PackLayout:
     @classmethod
     def of_rows(
         cls,
-        rooms: NDArray[Any],
-        row_ends: NDArray[Any],
+        rooms: Sequence[int] | NDArray[np.integer],
+        row_ends: Sequence[int] | NDArray[np.integer],
         row_tokens: int,
         *,
-        lengths: NDArray[Any] | None = None,
+        lengths: Sequence[int] | NDArray[np.integer] | None = None,
         group_ids: NDArray[np.int64] | None = None,
         shared_prefix: bool = False,
     ) -> Self:
@@ -93,14 +90,13 @@ class PackLayout:
         Raises:
             OverfullRowError: a row holds more than `row_tokens`.
         """
-        rooms = np.asarray(rooms, dtype=np.int64)
-        row_ends = np.asarray(row_ends, dtype=np.int64)
-        num_rows = len(row_ends)
-        rests = row_ends + np.arange(num_rows)  # index among the extents of each row's rest
-        is_room = np.ones(len(rooms) + num_rows, dtype=np.bool_)
+        room_tokens = np.asarray(rooms, dtype=np.int64)
+        ends = np.asarray(row_ends, dtype=np.int64)
+        rests = ends + np.arange(len(ends))  # index among the extents of each row's rest
+        is_room = np.ones(len(room_tokens) + len(ends), dtype=np.bool_)
         is_room[rests] = False
         extent_lengths = np.zeros(len(is_room), dtype=np.int64)
-        extent_lengths[is_room] = rooms
+        extent_lengths[is_room] = room_tokens
         filled = extent_lengths.cumsum()[rests]
         filled[1:] -= filled[:-1].copy()
         if (filled > row_tokens).any():
@@ -109,12 +105,12 @@ class PackLayout:
         extent_lengths[rests] = row_tokens - filled
         extent_starts = extent_lengths.cumsum() - extent_lengths
         return cls(
-            num_rows=num_rows,
+            num_rows=len(ends),
             row_tokens=row_tokens,
             starts=extent_starts[is_room],
-            lengths=rooms if lengths is None else np.asarray(lengths, dtype=np.int64),
-            rooms=rooms,
-            row_ends=row_ends,
+            lengths=room_tokens if lengths is None else np.asarray(lengths, dtype=np.int64),
+            rooms=room_tokens,
+            row_ends=ends,
             extent_starts=extent_starts,
             extent_lengths=extent_lengths,
             group_ids=group_ids,
@@ -191,33 +187,35 @@ class PackLayout:
         starts = self.starts - tokens_before.repeat(sequence_counts)
         extent_starts = self.extent_starts - tokens_before.repeat(sequence_counts + row_counts)
         row_ends = self.row_ends - sequences[:-1].repeat(row_counts)
-        has_padding = self._has_padding_in_rooms
+        has_padded_rooms = self._has_padded_rooms
         lengths = self.lengths.tolist()
-        rests = self.row_ends + np.arange(self.num_rows)
-        rest_starts, rest_lengths = extent_starts[rests].tolist(), self.extent_lengths[rests].tolist()
+        rests = self.row_ends + np.arange(self.num_rows)  # index among the extents of each row's rest
+        rest_starts, rest_ends = extent_starts[rests], extent_starts[rests] + self.extent_lengths[rests]
+        rest_ranges = list(zip(rest_starts.tolist(), rest_ends.tolist(), strict=True))
 
         parts = []
-        for (first, last), (row, end) in zip(pairwise(sequences.tolist()), pairwise(rows.tolist()), strict=True):
-            rooms = self.rooms[first:last]
+        for (first, last), (row, end_row) in zip(pairwise(sequences.tolist()), pairwise(rows.tolist()), strict=True):
+            own_sequences, own_rows = slice(first, last), slice(row, end_row)
+            own_extents = slice(first + row, last + end_row)
+            rooms = self.rooms[own_sequences]
             part = PackLayout(
-                num_rows=end - row,
+                num_rows=end_row - row,
                 row_tokens=self.row_tokens,
-                starts=starts[first:last],
-                lengths=rooms if self.lengths is self.rooms else self.lengths[first:last],
+                starts=starts[own_sequences],
+                lengths=rooms if self.lengths is self.rooms else self.lengths[own_sequences],
                 rooms=rooms,
-                row_ends=row_ends[row:end],
-                extent_starts=extent_starts[first + row : last + end],
-                extent_lengths=self.extent_lengths[first + row : last + end],
-                group_ids=None if self.group_ids is None else self.group_ids[first:last],
+                row_ends=row_ends[own_rows],
+                extent_starts=extent_starts[own_extents],
+                extent_lengths=self.extent_lengths[own_extents],
+                group_ids=None if self.group_ids is None else self.group_ids[own_sequences],
                 shared_prefix=self.shared_prefix,
             )
             part.cu_seqlens = self.cu_seqlens[first : last + 1] - self.cu_seqlens[first]
             part.num_tokens = int(part.cu_seqlens[-1])
-            part.max_seqlen = max(lengths[first:last], default=0)
-            part.extent_labels = self.extent_labels[first + row : last + end]
-            if not has_padding:
-                own_rests = zip(rest_starts[row:end], rest_lengths[row:end], strict=True)
-                part.padding_ranges = [(start, start + length) for start, length in own_rests if length]
+            part.max_seqlen = max(lengths[own_sequences], default=0)
+            part.extent_labels = self.extent_labels[own_extents]
+            if not has_padded_rooms:
+                part.padding_ranges = [(start, end) for start, end in rest_ranges[own_rows] if start < end]
             parts.append(part)
         return parts
 
@@ -258,14 +256,14 @@ class PackLayout:
 
         With `shared_prefix`, all sequences of a group but the first see the first.
         """
-        groups, num = self.group_ids, self.num_sequences
-        if not self.shared_prefix or groups is None or not num:
-            return np.full(num, -1, dtype=np.int64)
-        begins = np.ones(num, dtype=np.bool_)
-        begins[1:] = (groups[1:] != groups[:-1]) | (groups[1:] < 0)
-        begins[self.row_ends[self.row_ends < num]] = True
-        first = np.maximum.accumulate(np.where(begins, np.arange(num), 0))
-        return np.where(begins, -1, first)
+        groups = self.group_ids
+        if not self.shared_prefix or groups is None or not self.num_sequences:
+            return np.full(self.num_sequences, -1, dtype=np.int64)
+        begins_group = np.ones(self.num_sequences, dtype=np.bool_)
+        begins_group[1:] = (groups[1:] != groups[:-1]) | (groups[1:] < 0)
+        begins_group[self.row_ends[self.row_ends < self.num_sequences]] = True
+        first_of_group = np.maximum.accumulate(np.where(begins_group, np.arange(self.num_sequences), 0))
+        return np.where(begins_group, -1, first_of_group)
 
     @cached_property
     def segments(self) -> NDArray[np.int32]:
@@ -275,8 +273,8 @@ class PackLayout:
         from 0 to T, and no segment is in two rows.
         """
         starts = self.extent_starts[self.extent_lengths > 0]
-        if self._has_padding_in_rooms:
-            starts = np.concatenate((starts, (self.starts + self.lengths)[self._has_padding]))
+        if self._has_padded_rooms:
+            starts = np.concatenate((starts, (self.starts + self.lengths)[self._is_padded_room]))
             starts.sort()
         return np.append(starts, self.num_rows * self.row_tokens).astype(np.int32)
 
@@ -307,23 +305,28 @@ class PackLayout:
         numbers after that.
         """
         labels = self.extent_labels.repeat(self.extent_lengths)
-        if self._has_padding_in_rooms:
-            padded = np.flatnonzero(self._has_padding)
-            rows = np.searchsorted(self.row_ends, padded, side="right")
-            num_before = np.searchsorted(padded, np.concatenate(([0], self.row_ends[:-1])))  # padded, of earlier rows
-            numbers = np.diff(self.row_ends, prepend=0)[rows] + 1 + np.arange(len(padded)) - num_before[rows]
-            firsts, stops = (self.starts + self.lengths)[padded], (self.starts + self.rooms)[padded]
-            for first, stop, number in zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True):
-                labels[first:stop] = number
+        if self._has_padded_rooms:
+            self._label_padding_in_rooms(labels)
         return labels.reshape(self.num_rows, self.row_tokens)
 
+    def _label_padding_in_rooms(self, labels: NDArray[np.int32]) -> None:
+        """Writes the label of each padded room's padding, the numbers after those of its row's extents: int32 [T]."""
+        padded = np.flatnonzero(self._is_padded_room)
+        rows = np.searchsorted(self.row_ends, padded, side="right")
+        num_padded_before_row = np.searchsorted(padded, np.concatenate(([0], self.row_ends[:-1])))
+        num_sequences_of_row = np.diff(self.row_ends, prepend=0)
+        numbers = num_sequences_of_row[rows] + 1 + np.arange(len(padded)) - num_padded_before_row[rows]
+        starts, ends = (self.starts + self.lengths)[padded], (self.starts + self.rooms)[padded]
+        for start, end, number in zip(starts.tolist(), ends.tolist(), numbers.tolist(), strict=True):
+            labels[start:end] = number
+
     @property
-    def _has_padding_in_rooms(self) -> bool:
+    def _has_padded_rooms(self) -> bool:
         """Whether any room holds padding."""
-        return self.lengths is not self.rooms and bool(self._has_padding.any())
+        return self.lengths is not self.rooms and bool(self._is_padded_room.any())
 
     @cached_property
-    def _has_padding(self) -> NDArray[np.bool_]:
+    def _is_padded_room(self) -> NDArray[np.bool_]:
         """Whether each room holds padding: bool [n]."""
         return self.lengths < self.rooms
 

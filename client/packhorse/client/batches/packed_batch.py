@@ -172,14 +172,14 @@ def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> b
         ValueError: nothing says so, or `given` contradicts the batch.
     """
     of_batch = batch.get("shift_labels")
-    if of_batch is None and given is None:
-        raise ValueError(
-            "nothing says whether this batch's labels are shifted; pass shift_labels= as its dataset was made with, or "
-            'set batch["shift_labels"]'
-        )
-    if of_batch is None or given is None:
-        return bool(given if of_batch is None else of_batch)
-    if bool(of_batch) != bool(given):
+    if of_batch is None:
+        if given is None:
+            raise ValueError(
+                "nothing says whether this batch's labels are shifted; pass shift_labels= as its dataset was made "
+                'with, or set batch["shift_labels"]'
+            )
+        return bool(given)
+    if given is not None and bool(of_batch) != bool(given):
         raise ValueError(
             f"shift_labels={given} contradicts the batch, which was made with shift_labels={of_batch}; leave it out"
         )

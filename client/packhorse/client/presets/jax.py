@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from packhorse.client.batches.layout import IGNORE_INDEX
+from packhorse.client.batches.labels import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from packhorse.client.batches.layout import IGNORE_INDEX
+from packhorse.client.batches.labels import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import check_token_id
 from packhorse.client.presets.preset import Preset

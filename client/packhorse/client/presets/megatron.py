@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches.layout import IGNORE_INDEX
+from packhorse.client.batches.labels import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.megatron_alignment import check_segments, megatron_alignment
 from packhorse.client.presets.preset import Preset

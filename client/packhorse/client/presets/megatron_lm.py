@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from packhorse.client.batches.layout import IGNORE_INDEX
+from packhorse.client.batches.labels import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.megatron_alignment import check_segments, megatron_alignment
 from packhorse.client.presets.preset import Preset

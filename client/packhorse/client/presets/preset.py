@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from packhorse.client.batches.layout import IGNORE_INDEX
+from packhorse.client.batches.labels import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.masks.prefixes import refuse_prefixes
 from packhorse.topology.checks import counted

@@ -1,9 +1,15 @@
-"""Labels for next-token prediction: `write_causal_labels`. Leaves tokens and the loss mask to `_content`."""
+"""Labels for next-token prediction: `write_causal_labels`, and the label of a token that is no target.
+
+Leaves tokens and the loss mask to `_content`.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout
+from packhorse.client.batches.layout import PackLayout
+
+IGNORE_INDEX = -100
+"""The label that PyTorch's cross-entropy ignores by default."""
 
 
 def write_causal_labels(
