@@ -1,25 +1,31 @@
 """Files that appear whole or not at all: written under another name, then renamed.
 
-Owns this for one file and for several that belong together; removes what killed processes left. Leaves whole folders to
-`packhorse.dataset`, and records of unfinished jobs to `records`.
+Owns this for one file and for several that belong together; removes what killed processes left. Leaves which paths may
+be written to `outputs`, whole folders to `packhorse.dataset`, and records of unfinished jobs to `records`.
 """
 
 import glob
 import logging
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-from packhorse.parameters import parameter
 from packhorse.storage.locks import try_lock
+from packhorse.storage.outputs import refuse_existing
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
-"""Beginning of a URL. `pathlib` turns its two slashes into one, so one is enough."""
 _LOG = logging.getLogger(__name__)
+
+
+class _MovedFile(NamedTuple):
+    """An old file that makes room for a new one."""
+
+    temporary: Path
+    """Where it is until the new file is in place."""
+    path: Path
+    """Its own path."""
 
 
 class AtomicFiles:
@@ -70,7 +76,7 @@ class AtomicFiles:
     def publish(self) -> None:
         """Syncs and renames the files; after a failure the old files are back, and no temporary file is left."""
         is_group = len(self._paths) > 1  # a single file is replaced by one rename, so it is never missing
-        moved: list[tuple[Path, Path]] = []  # (the temporary path of an old file, its own path)
+        moved: list[_MovedFile] = []  # of a group: the files that were there before
         appeared: list[Path] = []  # of a group: paths that a new file has taken
         try:
             for file in self.files:
@@ -80,7 +86,7 @@ class AtomicFiles:
             for temporary, path in reversed(list(zip(self._temporary, self._paths, strict=True))):
                 if is_group and path.exists():
                     old = temporary.with_name(f"{temporary.name}.old")
-                    moved.append((old, path))
+                    moved.append(_MovedFile(old, path))
                     os.replace(path, old)
             for temporary, path in zip(self._temporary, self._paths, strict=True):
                 os.replace(temporary, path)
@@ -91,13 +97,13 @@ class AtomicFiles:
         except BaseException:
             for path in reversed(appeared):
                 path.unlink()
-            for old, path in reversed(moved):
-                if old.exists():
-                    os.replace(old, path)
+            for file_before in reversed(moved):
+                if file_before.temporary.exists():
+                    os.replace(file_before.temporary, file_before.path)
             self.discard()
             raise
-        for old, _ in moved:
-            old.unlink()
+        for file_before in moved:
+            file_before.temporary.unlink()
         for folder in {path.parent for path in self._paths}:
             sync(folder)
 
@@ -116,48 +122,6 @@ def _remove_abandoned(path: Path) -> None:
             if try_lock(file):  # nobody writes to it any more
                 path.with_name(name).unlink()
                 _LOG.warning("removed %s, which a killed process left", path.with_name(name))
-
-
-def refuse_url(output: str | os.PathLike[str], name: str = "the output") -> None:
-    """Refuses to write to a URL.
-
-    Example:
-        >>> refuse_url("s3://corpus/packed", "output")
-        Traceback (most recent call last):
-            ...
-        ValueError: output s3://corpus/packed is a URL; give a path on a disk, and copy the files from there yourself
-
-    Args:
-        output: where to write.
-        name: the parameter's name, for the message.
-
-    Raises:
-        ValueError: the output is a URL.
-    """
-    shown = os.fspath(output)
-    if isinstance(shown, str) and (begin := _URL.match(shown)):
-        url = f"{begin[0].rstrip('/')}//{shown[begin.end() :]}"
-        raise ValueError(
-            parameter(name) + f" {url} is a URL; give a path on a disk, and copy the files from there yourself"
-        )
-
-
-def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
-    """Refuses to write over files.
-
-    Raises:
-        FileExistsError: one of the paths is there and overwrite is False.
-        IsADirectoryError: one of the paths is a folder.
-        ValueError: one of the paths is a URL.
-    """
-    for path in paths:
-        refuse_url(path)
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder, not a file; choose another output")
-        if path.exists() and not overwrite:
-            raise FileExistsError(
-                f"{path} is already there; remove it, choose another output, or set " + parameter("overwrite", True)
-            )
 
 
 def sync(path: Path) -> None:

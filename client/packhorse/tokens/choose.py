@@ -20,7 +20,8 @@ from packhorse.tokens.indexable import IndexableSource
 from packhorse.tokens.mixture import MixtureSource
 from packhorse.tokens.remote_token_files import RemoteSource
 from packhorse.tokens.stored.store_cache import StoreCache
-from packhorse.tokens.tables.arrow import ArrowSource, is_hf_dataset
+from packhorse.tokens.tables.arrow import ArrowSource
+from packhorse.tokens.tables.arrow_tables import is_hf_dataset
 from packhorse.tokens.tables.mds import MdsSource
 from packhorse.tokens.tables.parquet import ParquetSource
 from packhorse.tokens.tables.remote_arrow import RemoteArrowSource

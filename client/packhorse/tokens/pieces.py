@@ -7,7 +7,7 @@ to `packhorse.topology`, and reading the tokens to the sources.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +19,12 @@ _NOT_CUT = 2**62
 """Stands for a component whose sequences were not cut, among lengths: more tokens than any sequence has."""
 
 
-class Plan(Protocol):
-    """The facts of a plan that the rule needs; a StreamHeader, a DatasetInfo and their messages have these fields."""
+class CutRule(Protocol):
+    """What was done with sequences that do not fit a bin, of a plan or of a mixture's component."""
 
     @property
     def max_seq_len(self) -> int:
         """A bin's capacity, in tokens."""
-        ...
-
-    @property
-    def align(self) -> int:
-        """Number of tokens of which every room is a multiple."""
-        ...
-
-    @property
-    def extra_tokens(self) -> int:
-        """Tokens kept free in each room."""
         ...
 
     @property
@@ -47,9 +37,23 @@ class Plan(Protocol):
         """Which end of a truncated sequence stays."""
         ...
 
+
+class Plan(CutRule, Protocol):
+    """The facts of a plan that the rule needs; a StreamHeader, a DatasetInfo and their messages have these fields."""
+
     @property
-    def components(self) -> Iterable[Any]:
-        """The components of a mixture, each with its own max_seq_len, over_length and keep; empty without a mixture."""
+    def align(self) -> int:
+        """Number of tokens of which every room is a multiple."""
+        ...
+
+    @property
+    def extra_tokens(self) -> int:
+        """Tokens kept free in each room."""
+        ...
+
+    @property
+    def components(self) -> Iterable[CutRule]:
+        """The components of a mixture; empty without a mixture."""
         ...
 
 
@@ -132,10 +136,10 @@ class PieceRule:
         return np.array(longest, dtype=np.int64)[component_ids]
 
 
-def _longest_of(plan: Any, align: int, extra_tokens: int) -> int | None:
+def _longest_of(rule: CutRule, align: int, extra_tokens: int) -> int | None:
     """Returns the most own tokens of a room of a plan or a component; None if sequences were not cut."""
-    rooms = RoomRule(plan.max_seq_len, align, extra_tokens)
-    return rooms.longest if cuts_ends(plan.over_length, plan.keep) else None
+    rooms = RoomRule(rule.max_seq_len, align, extra_tokens)
+    return rooms.longest if cuts_ends(rule.over_length, rule.keep) else None
 
 
 def cuts_ends(over_length: str, keep: str) -> bool:

@@ -6,11 +6,12 @@ before is one more spill, so that its input is not read again.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import numpy as np
 
-from packhorse.dataset import PlanOptions, PreparedDataset
+from packhorse.dataset import Inputs, Manifest, PlanOptions, PreparedDataset
 from packhorse.epoch import Groups
 from packhorse.formats.files import absolute
 from packhorse.parameters import parameter
@@ -36,34 +37,44 @@ def refuse_other_input(
             f"{before.name} was prepared by an earlier release and does not say from how many rows; prepare it again "
             "to append to it"
         )
-    differences = _option_differences(manifest.options, options)
+    differences = [
+        *_option_differences(manifest.options, options),
+        *_rule_differences(manifest, opened, groups_by),
+        *_input_differences(before, inputs, opened, adds=adds),
+    ]
+    _refuse_differences(before, differences)
+
+
+def _rule_differences(manifest: Manifest, opened: Opened, groups_by: str | None) -> Iterator[str]:
+    """Yields differences in columns of ids and keys, groups and resources; see `refuse_other_input`."""
     if manifest.id_column != opened.columns.id:
-        differences.append(f"id_column was {manifest.id_column} and is {opened.columns.id}")
+        yield f"id_column was {manifest.id_column} and is {opened.columns.id}"
     old_key, new_key = manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None
     if old_key != new_key:
         old, new = (f"keys of column {column!r}" if column else "no keys" for column in (old_key, new_key))
-        differences.append(f"it has {old}, and the input gives {new}")
+        yield f"it has {old}, and the input gives {new}"
     old_rule = manifest.groups.by if manifest.groups else None
     if old_rule != groups_by:
         old, new = (f"by {rule}" if rule else "without groups" for rule in (old_rule, groups_by))
-        differences.append(f"it was planned {old}, and the input is {new}")
+        yield f"it was planned {old}, and the input is {new}"
     old_resources = tuple(
         Resource(name=each.name, column=each.column, cap=each.cap, cost=each.cost) for each in manifest.resources
     )
     if old_resources != opened.columns.resources:
         old, new = (", ".join(map(str, resources)) or "none" for resources in (old_resources, opened.columns.resources))
-        differences.append(f"its resources were {old}, and are {new}")
+        yield f"its resources were {old}, and are {new}"
+
+
+def _input_differences(before: PreparedDataset, inputs: Inputs, opened: Opened, *, adds: bool) -> Iterator[str]:
+    """Yields the first reason, if any, for which an input does not continue `inputs`; see `refuse_other_input`."""
     if inputs.kind != opened.kind:
-        differences.append(f"it was prepared from {inputs.kind}, and the input is {opened.kind}")
+        yield f"it was prepared from {inputs.kind}, and the input is {opened.kind}"
     elif inputs.length_column != opened.columns.length:
-        differences.append(
-            f"lengths came from column {inputs.length_column!r}, and come from {opened.columns.length!r}"
-        )
+        yield f"lengths came from column {inputs.length_column!r}, and come from {opened.columns.length!r}"
     elif not adds and opened.num_rows <= inputs.rows:
-        differences.append(f"it was prepared from {inputs.rows:,} rows, and the input holds no more")
+        yield f"it was prepared from {inputs.rows:,} rows, and the input holds no more"
     elif adds and (path := _file_in_both(before, opened)):
-        differences.append(f"{path} is in it already and has not changed: give files of new sequences only")
-    _refuse_differences(before, differences)
+        yield f"{path} is in it already and has not changed: give files of new sequences only"
 
 
 def refuse_other_options(before: PreparedDataset, options: PlanOptions) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from packhorse.dataset import Facts, Manifest, PlanOptions, PreparedDataset, seal
 from packhorse.jobs import Engine, Progress
 from packhorse.packing import PackingPlan, PackingStats, pack_context, pack_histogram
-from packhorse.prepare._keys import gather_keys
 from packhorse.prepare._merging import Arrays, Merged, is_merged, merge_task
 from packhorse.prepare._spills import Spill, SpillTask, write_spill
 from packhorse.prepare._work import WorkFolder
@@ -24,6 +23,7 @@ from packhorse.prepare.duplicates import FindTask, cut_chunks, duplicate_error, 
 from packhorse.prepare.groups.gathering import Grouped
 from packhorse.prepare.input import Opened
 from packhorse.prepare.records.inputs import write_inputs
+from packhorse.prepare.records.keys import gather_keys
 from packhorse.prepare.totals import Counted, counts_of
 from packhorse.storage import Records
 
@@ -196,7 +196,7 @@ class Sort:
 
     def _merge(self, arrays: Arrays, counted: Counted, spills: Sequence[Spill], work: WorkFolder) -> tuple[int, int]:
         """Merges spills into arrays, and returns the two halves of `ids_sum` of all ids and first tokens."""
-        counts = [(part.rooms, part.counts) for part in counted.parts]
+        counts = [part.by_room for part in counted.parts]
         if (before := self._merged_before) is not None:
             spills = [Spill.of_version(before), *spills]
             counts = [counts_of(before), *counts]

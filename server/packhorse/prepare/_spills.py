@@ -7,6 +7,7 @@ Owns what a spill is, and writing one. Leaves counting, which must come first, t
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -100,14 +101,7 @@ def write_spill(task: SpillTask) -> str:
         first_tokens = map_entries(spill.first_tokens, writable=True)
     over_list = map_entries(spill.over, writable=True) if spill.over else None
     edges = np.concatenate(([0], np.cumsum(counted.counts)))
-    # `cursors` has the next free entry of each room, and `ends` the end of its entries.
-    largest = int(counted.rooms[-1]) if len(counted.rooms) else 0
-    if largest < MOST_DENSE:  # both are indexed by the room itself, which saves a search for each row
-        rooms = np.empty(0, dtype=np.int64)
-        cursors, ends = np.zeros((2, largest + 1), dtype=np.int64)
-        cursors[counted.rooms], ends[counted.rooms] = edges[:-1], edges[1:]
-    else:
-        rooms, cursors, ends = counted.rooms, edges[:-1].copy(), edges[1:]
+    places = _Places.of(counted.rooms, edges)
     limit, over_action = options.rooms.longest, _over_action(options)
     num_listed = 0  # entries of `over_list` so far
     path = ""
@@ -117,7 +111,7 @@ def write_spill(task: SpillTask) -> str:
         if len(kept) and not (counted.id_low <= int(kept.min()) and int(kept.max()) <= counted.id_high):
             raise changed(path)
         rule = (limit, over_action, options.align, options.extra_tokens)
-        row_without_place = fill_pool(batch.lengths, batch.ids, *rule, rooms, cursors, ends, pool, first_tokens)
+        row_without_place = fill_pool(batch.lengths, batch.ids, *rule, *places, pool, first_tokens)
         end = num_listed + int(is_over.sum())
         if row_without_place >= 0 or end > counted.num_over:
             raise changed(path)
@@ -125,7 +119,7 @@ def write_spill(task: SpillTask) -> str:
             over_list[num_listed:end, 0] = batch.ids[is_over]
             over_list[num_listed:end, 1] = batch.lengths[is_over]
         num_listed = end
-    if num_listed != counted.num_over or not np.array_equal(cursors, ends):
+    if num_listed != counted.num_over or not np.array_equal(places.cursors, places.ends):
         raise changed(path)
     if task.sort:
         sort_segments(pool, first_tokens if spill.first_tokens else None, edges)
@@ -135,6 +129,33 @@ def write_spill(task: SpillTask) -> str:
         for file in spill.files:
             sync(Path(file))
     return spill.checksum()
+
+
+class _Places(NamedTuple):
+    """Where the next entry of each room is written; three arguments of the kernel `fill_pool`."""
+
+    rooms: NDArray[np.int64]
+    """The D distinct rooms, ascending: int64 [D]; empty if the other arrays are indexed by the room itself."""
+    cursors: NDArray[np.int64]
+    """The next free entry of each room: int64 [D], or [largest room + 1]."""
+    ends: NDArray[np.int64]
+    """The end of each room's entries, exclusive: int64, as many."""
+
+    @classmethod
+    def of(cls, rooms: NDArray[np.int64], edges: NDArray[np.int64]) -> "_Places":
+        """Returns the places before anything is written.
+
+        Args:
+            rooms: the distinct rooms, ascending: int64 [D].
+            edges: where each room's entries begin, and where the last room's end: int64 [D + 1].
+        """
+        largest = int(rooms[-1]) if len(rooms) else 0
+        if largest >= MOST_DENSE:
+            return cls(rooms, edges[:-1].copy(), edges[1:])
+        # Indexed by the room itself, which saves a search for each row.
+        cursors, ends = np.zeros((2, largest + 1), dtype=np.int64)
+        cursors[rooms], ends[rooms] = edges[:-1], edges[1:]
+        return cls(np.empty(0, dtype=np.int64), cursors, ends)
 
 
 def _over_action(options: PlanOptions) -> int:

@@ -19,9 +19,6 @@ from packhorse.parameters import parameter
 from packhorse.prepare._kernels import add_lengths
 from packhorse.prepare.input import Batch, RowRange
 
-RoomCounts = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Distinct rooms, ascending, and the number of entries with each room: int64 [D] both."""
-
 LONGEST_SPLIT = 1 << 40
 """The length of the longest sequence that is split. A longer one is a mistake, and its pieces would fill the disk."""
 
@@ -34,6 +31,24 @@ greater ones in a dict."""
 
 _MOST_ENTRIES = 1 << 23
 """The most entries of all tasks' histograms together: 64 MB."""
+
+
+class RoomCounts(NamedTuple):
+    """How many entries have each room."""
+
+    rooms: NDArray[np.int64]
+    """Distinct rooms, ascending: int64 [D]."""
+    counts: NDArray[np.int64]
+    """Number of entries with each room: int64 [D]."""
+
+
+class SkippedInFile(NamedTuple):
+    """Skipped rows of one file."""
+
+    file: str
+    """Path or URL of the file."""
+    rows: NDArray[np.int64]
+    """(number of the row in the file, Fault) of each: int64 [k, 2]."""
 
 
 class FoundRow(NamedTuple):
@@ -122,8 +137,13 @@ class TaskCounts:
     """Length of the longest sequence, if it is over-long; else 0."""
     first_over: FoundRow | None
     """The first over-long sequence; None without any."""
-    skipped: tuple[tuple[str, NDArray[np.int64]], ...]
-    """For each batch with skipped rows, its file and (row, Fault) of these rows: int64 [k, 2]."""
+    skipped: tuple[SkippedInFile, ...]
+    """The skipped rows of each batch that has some."""
+
+    @property
+    def by_room(self) -> RoomCounts:
+        """The planned sequences and pieces by their rooms."""
+        return RoomCounts(self.rooms, self.counts)
 
     def content(self) -> dict[str, Any]:
         """Returns the counts as values that JSON can hold."""
@@ -138,7 +158,9 @@ class TaskCounts:
         """Returns the counts of which `content` made its values."""
         arrays = {name: np.array(content[name], dtype=np.int64) for name in ("rooms", "counts")}
         first_over = None if content["first_over"] is None else FoundRow(*content["first_over"])
-        skipped = tuple((path, np.array(rows, dtype=np.int64).reshape(-1, 2)) for path, rows in content["skipped"])
+        skipped = tuple(
+            SkippedInFile(path, np.array(rows, dtype=np.int64).reshape(-1, 2)) for path, rows in content["skipped"]
+        )
         parsed = {"facts": LengthFacts(**content["facts"]), "skipped": skipped}
         return cls(**{**content, **arrays, **parsed, "first_over": first_over})
 
@@ -183,58 +205,114 @@ def _joined(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
 
 def count_task(task: CountTask) -> TaskCounts:
     """Runs one task of the first pass: reads the rows, which checks them, and counts lengths."""
-    histogram, sparse = np.zeros(1, dtype=np.int64), Counter[int]()
-    id_low, id_high = 2**63 - 1, -(2**63)
-    num_over = tokens_over = pieces_over = longest_over = 0
-    first_over: FoundRow | None = None
     options, limit = task.options, task.options.rooms.longest
     is_split = options.over_length == "split"
-    skipped: list[tuple[str, NDArray[np.int64]]] = []
+    histogram, over = _Histogram(limit, is_split=is_split), _OverLong(limit)
+    id_low, id_high = 2**63 - 1, -(2**63)
+    skipped: list[SkippedInFile] = []
     for path, batch in task.batches():
         if batch.skipped is not None:
-            skipped.append((path, batch.skipped))
+            skipped.append(SkippedInFile(path, batch.skipped))
         lengths, ids = batch.lengths, batch.ids
         if not len(lengths):
             continue
         longest = int(lengths.max())
         if is_split and longest > LONGEST_SPLIT:
             raise _too_long_to_split(batch, path)
-        if min(longest, limit) < MOST_DENSE:
-            histogram = grown(histogram, min(longest, limit) + 1)
-            num_over_here = add_lengths(lengths, limit, is_split, histogram)
-        else:
-            num_over_here = _add_sparse(lengths, limit, is_split, sparse)
-        if num_over_here:
-            over = lengths > limit
-            at = int(np.argmax(over))
-            first_over = first_over or FoundRow(int(ids[at]), int(lengths[at]), without_secrets(path), batch.row(at))
-            num_over += num_over_here
-            tokens_over += exact_sum(lengths[over])
-            pieces_over += exact_sum((lengths[over] - 1) // limit + 1)
-            longest_over = max(longest_over, longest)
+        num_over = histogram.add(lengths, longest)
+        if num_over:
+            is_over = lengths > limit
+            over.add(batch, is_over, path)
             if options.over_length == "truncate":
-                sparse[limit] += num_over_here
+                histogram.add_truncated(num_over)
             elif not is_split:
-                ids = ids[~over]
+                ids = ids[~is_over]
         if len(ids):
             id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
-    dense = np.flatnonzero(histogram)
-    distinct_lengths = np.concatenate((dense, np.fromiter(sparse, np.int64, len(sparse))))
-    numbers = np.concatenate((histogram[dense], np.fromiter(sparse.values(), np.int64, len(sparse))))
-    rooms, counts = added((options.rooms.room(distinct_lengths), numbers))
+    lengths, numbers = histogram.lengths_and_numbers()
+    by_room = added(RoomCounts(options.rooms.room(lengths), numbers))
     return TaskCounts(
-        rooms=rooms,
-        counts=counts,
-        facts=LengthFacts.of(distinct_lengths, numbers),
+        rooms=by_room.rooms,
+        counts=by_room.counts,
+        facts=LengthFacts.of(lengths, numbers),
         id_low=id_low,
         id_high=id_high,
-        num_over=num_over,
-        tokens_over=tokens_over,
-        pieces_over=pieces_over,
-        longest_over=longest_over,
-        first_over=first_over,
+        num_over=over.num_sequences,
+        tokens_over=over.num_tokens,
+        pieces_over=over.num_pieces,
+        longest_over=over.longest,
+        first_over=over.first,
         skipped=tuple(skipped),
     )
+
+
+@dataclass(slots=True)
+class _OverLong:
+    """What a task counts of its over-long sequences."""
+
+    limit: int
+    """The most tokens of its own that a sequence can have in a bin."""
+    num_sequences: int = 0
+    num_tokens: int = 0
+    num_pieces: int = 0
+    """Number of pieces into which the sequences can be split."""
+    longest: int = 0
+    """Length of the longest; 0 without any."""
+    first: FoundRow | None = None
+
+    def add(self, batch: Batch, is_over: NDArray[np.bool_], path: str) -> None:
+        """Counts those of a batch; `is_over` tells which rows they are: bool [n]."""
+        lengths = batch.lengths[is_over]
+        if self.first is None:
+            at = int(np.argmax(is_over))
+            self.first = FoundRow(int(batch.ids[at]), int(lengths[0]), without_secrets(path), batch.row(at))
+        self.num_sequences += len(lengths)
+        self.num_tokens += exact_sum(lengths)
+        self.num_pieces += exact_sum((lengths - 1) // self.limit + 1)
+        self.longest = max(self.longest, int(lengths.max()))
+
+
+class _Histogram:
+    """Counts lengths, and pieces of longer sequences: in an array, or in a dict if lengths are great."""
+
+    def __init__(self, limit: int, *, is_split: bool) -> None:
+        """Takes the most tokens of its own that a sequence can have in a bin, and whether longer ones are split."""
+        self._limit, self._is_split = limit, is_split
+        self._dense = np.zeros(1, dtype=np.int64)
+        self._sparse = Counter[int]()
+
+    def add(self, lengths: NDArray[np.int64], longest: int) -> int:
+        """Counts lengths up to the limit, and the pieces of greater ones; returns how many are greater.
+
+        `longest` is the greatest of the lengths.
+        """
+        greatest_counted = min(longest, self._limit)
+        if greatest_counted >= MOST_DENSE:
+            return self._add_sparse(lengths)
+        self._dense = grown(self._dense, greatest_counted + 1)
+        return add_lengths(lengths, self._limit, self._is_split, self._dense)
+
+    def add_truncated(self, num_sequences: int) -> None:
+        """Counts sequences that are cut to the limit."""
+        self._sparse[self._limit] += num_sequences
+
+    def lengths_and_numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns lengths, which may come twice, and how many sequences or pieces have each: int64 [n] both."""
+        present, sparse = np.flatnonzero(self._dense), self._sparse
+        lengths = np.concatenate((present, np.fromiter(sparse, np.int64, len(sparse))))
+        return lengths, np.concatenate((self._dense[present], np.fromiter(sparse.values(), np.int64, len(sparse))))
+
+    def _add_sparse(self, lengths: NDArray[np.int64]) -> int:
+        """Does the same as the kernel `add_lengths`, in memory that grows with the number of distinct lengths only."""
+        is_over = lengths > self._limit
+        parts = [lengths[~is_over]]
+        if self._is_split and is_over.any():
+            self._sparse[self._limit] += exact_sum(lengths[is_over] // self._limit)
+            rest = lengths[is_over] % self._limit
+            parts.append(rest[rest > 0])
+        found, numbers = np.unique(np.concatenate(parts), return_counts=True)
+        self._sparse.update(dict(zip(found.tolist(), numbers.tolist(), strict=True)))
+        return int(is_over.sum())
 
 
 def _too_long_to_split(batch: Batch, path: str) -> ValueError:
@@ -245,26 +323,13 @@ def _too_long_to_split(batch: Batch, path: str) -> ValueError:
     )
 
 
-def _add_sparse(lengths: NDArray[np.int64], limit: int, is_split: bool, counts: Counter[int]) -> int:
-    """Does the same as the kernel `add_lengths`, in memory that grows with the number of distinct lengths only."""
-    over = lengths > limit
-    parts = [lengths[~over]]
-    if is_split and over.any():
-        counts[limit] += exact_sum(lengths[over] // limit)
-        rest = lengths[over] % limit
-        parts.append(rest[rest > 0])
-    found, numbers = np.unique(np.concatenate(parts), return_counts=True)
-    counts.update(dict(zip(found.tolist(), numbers.tolist(), strict=True)))
-    return int(over.sum())
-
-
 def added(*parts: RoomCounts) -> RoomCounts:
     """Returns the sum of several counts by room; in each, rooms may be in any order and repeat."""
-    all_rooms = np.concatenate([rooms for rooms, _ in parts])
-    rooms, which = np.unique(all_rooms, return_inverse=True)
+    all_rooms = np.concatenate([part.rooms for part in parts])
+    rooms, at = np.unique(all_rooms, return_inverse=True)
     counts = np.zeros(len(rooms), dtype=np.int64)
-    np.add.at(counts, which, np.concatenate([counts for _, counts in parts]))
-    return rooms, counts
+    np.add.at(counts, at, np.concatenate([part.counts for part in parts]))
+    return RoomCounts(rooms, counts)
 
 
 def grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:

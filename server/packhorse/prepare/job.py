@@ -114,16 +114,8 @@ def checked_job(
 ) -> Job:
     """Checks the arguments of `prepare`, each and together, finds the input, and returns the job."""
     _check_output(plan, output, format, append=append, overwrite=overwrite)
-    is_seqpack, skips = format == "seqpack", columns.on_bad_row == "skip"
     _check_input(input, lengths, grouping, execution)
-    if columns.resources:
-        refuse_with_resources(plan, seqpack=is_seqpack, skips=skips)
-        if grouping is not None:
-            refuse_cutting_groups(plan)
-        grouping = grouping or Grouping(size=1)
-    elif grouping is not None:
-        refuse_with_groups(plan, seqpack=is_seqpack, skips=skips)
-    refuse_with_prefixes(plan, columns, grouping)
+    grouping = _checked_grouping(grouping, plan, columns, format)
     folder = Path(output)
     before = _version_before(folder) if append else None
     if not append:
@@ -203,6 +195,22 @@ def _check_input(
         raise ValueError(
             "groups in memory need lengths in memory: for files give a column, a size, or a file of numbers"
         )
+
+
+def _checked_grouping(
+    grouping: Grouping | None, plan: PlanOptions, columns: InputColumns, format: Layout
+) -> Grouping | None:
+    """Returns which rows are a group, after comparing it with the other options; None for no groups."""
+    is_seqpack, skips = format == "seqpack", columns.on_bad_row == "skip"
+    if columns.resources:
+        refuse_with_resources(plan, seqpack=is_seqpack, skips=skips)
+        if grouping is not None:
+            refuse_cutting_groups(plan)
+        grouping = grouping or Grouping(size=1)
+    elif grouping is not None:
+        refuse_with_groups(plan, seqpack=is_seqpack, skips=skips)
+    refuse_with_prefixes(plan, columns, grouping)
+    return grouping
 
 
 def _check_opened(opened: Opened, source: str, format: Layout) -> None:

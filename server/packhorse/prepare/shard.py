@@ -1,17 +1,17 @@
 """Cutting a corpus into shards, each with a plan of its own, and a mixture that serves them as one.
 
-Owns which row goes into which shard, the shards' names, and writing the mixture's file. Leaves reading rows to `input`,
-and preparing each shard's folder to `pipeline`.
+Owns the order of work, and writing the mixture's file. Leaves which row goes into which shard to `_cuts`, reading rows
+to `input`, and preparing each shard's folder to `pipeline`.
 """
 
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,28 +27,20 @@ from packhorse.dataset import (
     refuse_output,
     render_stage,
 )
-from packhorse.formats.arrow import nulls_of, values_of
-from packhorse.formats.extras import require
 from packhorse.jobs import Execution, Progress, open_engine, show_progress
 from packhorse.parameters import parameter
-from packhorse.prepare._keys import gather_keys
+from packhorse.prepare._cuts import by_size, by_value
 from packhorse.prepare._work import record_of, working
-from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
+from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, find_inputs, open_held
 from packhorse.prepare.job import Job, default_workers
 from packhorse.prepare.options import plan_and_columns
 from packhorse.prepare.pipeline import write_job
+from packhorse.prepare.records.keys import gather_keys
 from packhorse.prepare.records.names import name_of_inputs, paths_of_inputs
 from packhorse.storage import Records, hold_lock, refuse_url, replace_bytes
-from packhorse.topology import checked_integer
-
-MOST_SHARDS = 10_000
-
-_COLUMNS = {"Parquet": parquet.column_of, "Arrow": arrow.column_of}
-"""Kind of input → the function that reads a column of one of its files."""
 
 _MIXTURE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-_VALUE_IN_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_MOST_VALUES_NAMED = 3
+"""What may be the name of a mixture."""
 
 
 def shard(
@@ -264,16 +256,16 @@ def _shards_of(prefix: Path, found: Found, opened: Opened, by: str | None, seque
     rows["length"] = np.concatenate([batch.lengths for batch in batches])
     rows["id"] = np.concatenate([batch.ids for batch in batches])
     del batches  # they take as much memory as the rows
-    names, shard_of_row = _by_size(len(rows), sequences) if sequences is not None else _by_value(found, str(by))
-    if len(shard_of_row) != len(rows):
+    cut = by_size(len(rows), sequences) if sequences is not None else by_value(found, str(by))
+    if len(cut.shard_of_row) != len(rows):
         raise ValueError(
-            f"the input has {len(rows):,} rows, but its column {by} {len(shard_of_row):,}: it changed meanwhile"
+            f"the input has {len(rows):,} rows, but its column {by} {len(cut.shard_of_row):,}: it changed meanwhile"
         )
-    rows = rows[np.argsort(shard_of_row, kind="stable")]
-    ends = np.cumsum(np.bincount(shard_of_row, minlength=len(names))).tolist()
+    rows = rows[np.argsort(cut.shard_of_row, kind="stable")]
+    ends = np.cumsum(np.bincount(cut.shard_of_row, minlength=len(cut.names))).tolist()
     return [
         _Shard(number=number, folder=prefix.with_name(f"{prefix.name}-{name}"), rows=rows[begin:end])
-        for number, (name, begin, end) in enumerate(zip(names, [0, *ends[:-1]], ends, strict=True))
+        for number, (name, begin, end) in enumerate(zip(cut.names, [0, *ends[:-1]], ends, strict=True))
     ]
 
 
@@ -283,62 +275,3 @@ def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> _KeyTable |
     folder.mkdir()
     record = gather_keys(folder, opened, progress)
     return None if record is None else _KeyTable(folder, record)
-
-
-def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64]]:
-    """Cuts every `sequences` rows: returns the shards' names, from "0000", and the shard of each row, int64 [S]."""
-    checked_integer("sequences", sequences, 1)
-    num_shards = -(-num_rows // sequences)
-    _refuse_many_shards(num_shards, f"sequences = {sequences}")
-    return [f"{number:04}" for number in range(num_shards)], np.arange(num_rows) // sequences
-
-
-def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Cuts by the values of a column: returns the values as text, sorted, and the shard of each row, int64 [S]."""
-    number_of: dict[Any, int] = {}  # value → its number, by first occurrence
-    parts: list[NDArray[np.int64]] = []  # number of each row's value
-    for column in _column(found, by):
-        values = column.dictionary_encode()
-        if values.null_count:
-            row = sum(map(len, parts)) + int(np.flatnonzero(nulls_of(column))[0])
-            raise ValueError(
-                f"row {row} has no value in column {by}, and so belongs to no shard: fill such rows in, or leave them "
-                "out of the input"
-            )
-        numbers_here = [number_of.setdefault(value, len(number_of)) for value in values.dictionary.to_pylist()]
-        _refuse_many_shards(len(number_of), f"by = {by}")
-        parts.append(np.array(numbers_here, dtype=np.int64)[values_of(values.indices)])
-    numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
-    if wrong := [value for value in number_of if not _VALUE_IN_NAME.fullmatch(str(value))]:
-        named = ", ".join(f"{value!r:.100}" for value in wrong[:_MOST_VALUES_NAMED])
-        more = f" and {len(wrong) - _MOST_VALUES_NAMED:,} more" if len(wrong) > _MOST_VALUES_NAMED else ""
-        raise ValueError(
-            f"column {by} has values that can be no part of a folder's name: {named}{more}; write another column, of "
-            "letters, digits and ._-, up to 100 of them"
-        )
-    names = sorted(map(str, number_of))
-    shard_of_name = {name: shard_number for shard_number, name in enumerate(names)}
-    shard_of_value = np.array([shard_of_name[str(value)] for value in number_of], dtype=np.int64)
-    return names, shard_of_value[numbers]
-
-
-def _column(found: Found, by: str) -> Iterator[Any]:
-    """Yields a column of the inputs' files, in the order of their rows, as Arrow arrays."""
-    column_of = _COLUMNS.get(found.reader.kind)
-    if column_of is None:
-        raise ValueError(
-            f"by = {by} names a column of {' or '.join(_COLUMNS)} files, and the input is {found.reader.kind}; give "
-            "sequences, or prepare each part by itself"
-        )
-    types = require("pyarrow").types
-    for path in found.paths:
-        for column in column_of(path, by):
-            if types.is_nested(column.type):
-                raise ValueError(f"column {by} holds {column.type}; shards are cut by strings or integers")
-            is_encoded = types.is_dictionary(column.type)  # decoded, because it may have values that no row has
-            yield column.dictionary_decode() if is_encoded else column
-
-
-def _refuse_many_shards(num_shards: int, argument: str) -> None:
-    if num_shards > MOST_SHARDS:
-        raise ValueError(f"{argument} makes more than {MOST_SHARDS:,} shards: cut more coarsely")

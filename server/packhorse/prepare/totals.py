@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import OverLengthLedger, PlanOptions, PreparedDataset, SequenceFacts
 from packhorse.parameters import parameter
-from packhorse.prepare.counting import CountTask, LengthFacts, RoomCounts, TaskCounts, added
+from packhorse.prepare.counting import CountTask, LengthFacts, RoomCounts, SkippedInFile, TaskCounts, added
 
 IdType = Literal["uint32", "int64"]
 
@@ -46,8 +46,8 @@ class Counted:
         return dict(zip(self.rooms.tolist(), self.counts.tolist(), strict=True))
 
     @property
-    def skipped(self) -> list[tuple[str, NDArray[np.int64]]]:
-        """Pairs of a file, and (row, Fault) of skipped rows in it: int64 [k, 2]."""
+    def skipped(self) -> list[SkippedInFile]:
+        """The skipped rows of all tasks, in order."""
         return [of_batch for part in self.parts for of_batch in part.skipped]
 
     @property
@@ -96,7 +96,7 @@ class Counted:
             raise ValueError(
                 f"all {sum(task.num_rows for task in tasks):,} rows are bad, so nothing is left to prepare"
             )
-        rooms, counts = added(counts_of(before), *((part.rooms, part.counts) for part in planned))
+        rooms, counts = added(counts_of(before), *(part.by_room for part in planned))
         low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
         sums = sum((part.facts for part in parts), LengthFacts())
         start_dtypes = [_start_dtype(parts, options)]
@@ -183,8 +183,8 @@ def _widest(dtypes: Sequence[IdType | None]) -> IdType | None:
 def counts_of(before: PreparedDataset | None) -> RoomCounts:
     """Returns the rooms and counts of a version's entries; empty arrays if there is no version."""
     if before is None:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    return before.plan.lengths.astype(np.int64), before.plan.counts.astype(np.int64)
+        return RoomCounts(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    return RoomCounts(before.plan.lengths.astype(np.int64), before.plan.counts.astype(np.int64))
 
 
 def _id_range(before: PreparedDataset) -> tuple[int, int]:

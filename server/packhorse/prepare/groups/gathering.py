@@ -176,20 +176,8 @@ def gather_groups(
             f"all {tally.num_dropped:,} {tally.item_word}s of the input do not fit a bin and are dropped; "
             "raise " + parameter("max_seq_len") + f"{' or the caps' if resources else ''}"
         )
-    first_tokens = tally.members.first_tokens()
-    if first_tokens is not None:
-        _write(folder / STARTS, first_tokens)
-    if not tally.members.ids_ascend:
-        ids = np.array(map_array(folder / MEMBERS)[:, 0])
-        are_pieces = first_tokens is not None and grouping.share_prefixes is None
-        _refuse_repeated_id(ids[first_tokens == 0] if are_pieces else ids, opened, before)
-        _write(folder / MEMBER_ORDER, np.argsort(ids, kind="stable"))
-    all_dropped = np.sort(np.concatenate(tally.dropped))
-    if len(all_dropped):
-        _write(folder / DROPPED_GROUPS, all_dropped)
-    if tally.ledger.sequences:
-        members = np.concatenate(tally.over_length)
-        _write(folder / OVER_LENGTH, members[np.argsort(members[:, 0], kind="stable")])
+    _write_starts_and_order(tally, opened, grouping, folder, before)
+    num_dropped_listed = _write_left_out(tally, folder)
     groups_before = before.manifest.groups if before else None
     sizes = tally.sizes if resources else None
     first_group = num_before
@@ -205,13 +193,38 @@ def gather_groups(
         by=grouping.said,
         num_groups=tally.num_groups,
         num_dropped=tally.num_dropped + (groups_before.num_dropped if groups_before else 0),
-        num_dropped_listed=len(all_dropped),
+        num_dropped_listed=num_dropped_listed,
         facts=tally.members.in_manifest(tally.ledger),
         ids_ascend=tally.members.ids_ascend,
         shared_tokens=None if grouping.share_prefixes is None else tally.members.shared_tokens(),
         most_by_room=sizes.most_members() if sizes else tally.most_by_room.numbers(),
         sizes=sizes,
     )
+
+
+def _write_starts_and_order(
+    tally: GroupTally, opened: Opened, grouping: Grouping, folder: Path, before: PreparedDataset | None
+) -> None:
+    """Writes starts.npy if a first token is not 0, and member_order.npy if ids do not ascend; refuses a repeated id."""
+    first_tokens = tally.members.first_tokens()
+    if first_tokens is not None:
+        _write(folder / STARTS, first_tokens)
+    if not tally.members.ids_ascend:
+        ids = np.array(map_array(folder / MEMBERS)[:, 0])
+        are_pieces = first_tokens is not None and grouping.share_prefixes is None
+        _refuse_repeated_id(ids[first_tokens == 0] if are_pieces else ids, opened, before)
+        _write(folder / MEMBER_ORDER, np.argsort(ids, kind="stable"))
+
+
+def _write_left_out(tally: GroupTally, folder: Path) -> int:
+    """Writes dropped_groups.npy and over_length.npy if they have entries; returns the entries of the first."""
+    all_dropped = np.sort(np.concatenate(tally.dropped))
+    if len(all_dropped):
+        _write(folder / DROPPED_GROUPS, all_dropped)
+    if tally.ledger.sequences:
+        members = np.concatenate(tally.over_length)
+        _write(folder / OVER_LENGTH, members[np.argsort(members[:, 0], kind="stable")])
+    return len(all_dropped)
 
 
 def _refuse_repeated_id(ids: NDArray[np.int64], opened: Opened, before: PreparedDataset | None) -> None:

@@ -55,11 +55,11 @@ class Grouping:
 
     def __post_init__(self) -> None:
         """Checks the fields, and sets `ids` and `file` from `numbers`."""
-        given = {"group_column": self.column, "group_size": self.size, "groups": self.numbers}
-        names = [name for name, value in given.items() if value is not None]
+        rules = {"group_column": self.column, "group_size": self.size, "groups": self.numbers}
+        names = [name for name, value in rules.items() if value is not None]
         if len(names) != 1:
             subject = f"{' and '.join(names)} both say" if names else "nothing says"
-            raise ValueError(f"{subject} which rows are a group: give one of {', '.join(given)}")
+            raise ValueError(f"{subject} which rows are a group: give one of {', '.join(rules)}")
         if not isinstance(self.column, str | None):
             raise ValueError(parameter("group_column") + f" must be a column's name, got {self.column!r:.60}")
         if self.size is not None:
@@ -98,12 +98,12 @@ class Grouping:
 
     def tokens(self) -> Callable[[int], NDArray[np.integer]] | None:
         """Opens `share_prefixes`, and returns a function from an id to its tokens; None if prefixes are not shared."""
-        given = self.share_prefixes
-        if given is None:
+        tokens = self.share_prefixes
+        if tokens is None:
             return None
-        if not isinstance(given, str | os.PathLike):
-            return lambda number: np.asarray(given[number])
-        return MegatronTokens(given).read
+        if not isinstance(tokens, str | os.PathLike):
+            return lambda sequence_id: np.asarray(tokens[sequence_id])
+        return MegatronTokens(tokens).read
 
     def check_rows(self, num_rows: int) -> None:
         """Refuses an input whose number of rows does not fit the groups; raises a ValueError."""

@@ -1,7 +1,7 @@
 """Columns of keys: text, UUIDs and whole numbers, which become UTF-8 text.
 
 Owns which types of Arrow are keys, turning their values into UTF-8, and refusing a row without a key. The pass that
-reads all keys is in `prepare/_keys`, and the table that it writes in `packhorse.dataset.keys`.
+reads all keys is in `prepare/records/keys`, and the table that it writes in `packhorse.dataset.keys`.
 """
 
 from collections.abc import Callable, Iterator, Sequence

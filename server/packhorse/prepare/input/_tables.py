@@ -6,7 +6,7 @@ reading the columns to `_arrow_rows`, keys to `_key_columns`, and the columns as
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type, evident_column, is_token_list
@@ -23,9 +23,18 @@ LARGEST_TOKEN = 2**31 - 1
 """The largest id of a token: every vocabulary's ids fit into int32."""
 
 
+class ChosenColumns(NamedTuple):
+    """The columns of a table that are read."""
+
+    columns: InputColumns
+    """The columns, with `length` chosen, and the column of keys told from one of ids."""
+    is_list: bool
+    """Whether the length column holds lists of tokens."""
+
+
 def columns_of_file(
     schema: Any, columns: InputColumns, where: str, *, is_first: bool, exceeds_int64: Callable[[str], bool]
-) -> tuple[InputColumns, bool]:
+) -> ChosenColumns:
     """Returns what `chosen_columns` does, for one of the files of an input.
 
     Args:
@@ -40,14 +49,15 @@ def columns_of_file(
     """
     if is_first:
         return chosen_columns(schema, columns, where, exceeds_int64=exceeds_int64)
-    chosen, is_list = chosen_columns(schema, columns, where)
-    if columns.key != chosen.key:
-        here, there = ("integers", "keys") if chosen.key is None else ("keys", "integers")
+    chosen = chosen_columns(schema, columns, where)
+    key, id_column = chosen.columns.key, chosen.columns.id
+    if columns.key != key:
+        here, there = ("integers", "keys") if key is None else ("keys", "integers")
         raise ValueError(
-            f"{where}: column {chosen.key or chosen.id!r} holds {here}, and in the files before it {there}: give files "
-            "that are alike"
+            f"{where}: column {key or id_column!r} holds {here}, and in the files before it {there}: give files that "
+            "are alike"
         )
-    return chosen, is_list
+    return chosen
 
 
 def exceeds_int64(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
@@ -64,8 +74,8 @@ def exceeds_int64(paths: Sequence[str], column_of: Callable[[str, str], Iterator
 
 def chosen_columns(
     schema: Any, columns: InputColumns, where: str, *, exceeds_int64: Callable[[str], bool] = lambda _: False
-) -> tuple[InputColumns, bool]:
-    """Returns the columns to read, and whether the length column holds lists of tokens.
+) -> ChosenColumns:
+    """Returns the columns to read.
 
     Args:
         schema: an Arrow schema.
@@ -77,30 +87,40 @@ def chosen_columns(
     Raises:
         ValueError: a column is missing, ambiguous, there twice, or of another type.
     """
-    types = require("pyarrow").types
-    length = columns.length
-    if length is None:
-        lists = [field.name for field in schema if is_tokens(field.type)]
-        length = evident_column(lists) or evident_lengths(
-            lists, [field.name for field in schema if types.is_integer(field.type)]
-        )
-        if length is None:
-            raise ValueError(
-                f"{where}: which column holds the tokens is not evident; "
-                + parameter("length_column")
-                + " must name one, of lengths or of lists of tokens. Its columns are: "
-                f"{listed(f'{field.name!r} ({field.type})' for field in schema)}"
-            )
+    length = _chosen_length(schema, where) if columns.length is None else columns.length
     length_type = column_type(schema, length, where)
-    if not (types.is_integer(length_type) or is_tokens(length_type)):
+    is_list = is_tokens(length_type)
+    if not (is_list or require("pyarrow").types.is_integer(length_type)):
         raise ValueError(
             f"{where}: column {length!r} holds {length_type}, but integers (lengths in tokens) or lists of integers "
             "(the tokens) are needed"
         )
     columns = _with_keys(schema, columns, where, exceeds_int64)
+    _check_groups_and_resources(schema, columns, where)
+    return ChosenColumns(replace(columns, length=length), is_list)
+
+
+def _chosen_length(schema: Any, where: str) -> str:
+    """Returns the column of lengths or tokens if it is evident; otherwise raises a ValueError."""
+    is_integer = require("pyarrow").types.is_integer
+    lists = [field.name for field in schema if is_tokens(field.type)]
+    integers = [field.name for field in schema if is_integer(field.type)]
+    length = evident_column(lists) or evident_lengths(lists, integers)
+    if length is None:
+        raise ValueError(
+            f"{where}: which column holds the tokens is not evident; "
+            + parameter("length_column")
+            + " must name one, of lengths or of lists of tokens. Its columns are: "
+            f"{listed(f'{field.name!r} ({field.type})' for field in schema)}"
+        )
+    return length
+
+
+def _check_groups_and_resources(schema: Any, columns: InputColumns, where: str) -> None:
+    """Raises a ValueError if a column of groups or of a resource is missing, or of another type."""
     if columns.group is not None:
         group_type = column_type(schema, columns.group, where)
-        if not types.is_integer(group_type):
+        if not require("pyarrow").types.is_integer(group_type):
             raise ValueError(
                 f"{where}: column {columns.group!r} holds {group_type}, but groups are integers: number them, for "
                 "example by `pandas.factorize`"
@@ -112,7 +132,6 @@ def chosen_columns(
                 f"{where}: column {name!r} holds {amount_type}, but a resource is a column of integers, of lists of "
                 "integers, whose sum counts, or of lists of grids (t, h, w), whose t·h·w are summed"
             )
-    return replace(columns, length=length), is_tokens(length_type)
 
 
 def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +50,7 @@ def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened
         ValueError: a column is missing, ambiguous, or of another type.
     """
     where = where or f"the {type(lengths).__name__}"
-    key_arrays: list[Any] = []  # filled while `parts` is read below
-    parts, chosen = _parts(lengths, columns, where, key_arrays)
+    parts, chosen, key_arrays = _held(lengths, columns, where)
     ranges: list[RowRange] = []
     index = 0
     for rows in parts:
@@ -76,21 +75,27 @@ def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened
     return Opened(kind=type(lengths).__name__, ranges=ranges, files=[], columns=chosen, keys=keys)
 
 
-def _parts(
-    lengths: Any, columns: InputColumns, where: str, key_arrays: list[Any]
-) -> tuple[Iterator[RawRows], InputColumns]:
-    """Returns an iterator over the rows of an object, and its columns.
+class _Held(NamedTuple):
+    """The rows of an object in memory."""
 
-    While the rows are read, Arrow arrays of their keys, if there are any, are appended to `key_arrays`.
-    """
+    parts: Iterator[RawRows]
+    """All rows in order, in parts; to be read once."""
+    columns: InputColumns
+    """The columns that are read."""
+    key_arrays: list[Any]
+    """Arrow arrays of the keys of the rows that have been read from `parts`; empty if they have ids only."""
+
+
+def _held(lengths: Any, columns: InputColumns, where: str) -> _Held:
+    """Returns the rows of an object; arguments and errors are those of `open_held`."""
     if isinstance(lengths, list | tuple):
         lengths = np.asarray(lengths)
     if isinstance(lengths, np.ndarray):
         check_array(lengths, columns, where)
-        return array_rows(lengths, columns), columns
+        return _Held(array_rows(lengths, columns), columns, [])
     package = sys.modules.get("datasets")
     if package is not None and isinstance(lengths, package.Dataset):
-        return _of_dataset(lengths, columns, where, key_arrays)
+        return _of_dataset(lengths, columns, where)
     if package is not None and isinstance(lengths, package.DatasetDict):
         raise TypeError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, lengths))}")
     pa = require("pyarrow")
@@ -99,7 +104,7 @@ def _parts(
             reader = pa.RecordBatchReader.from_stream(lengths)
         except pa.ArrowInvalid:  # a stream of plain arrays, such as a Series
             return _of_arrays(pa.chunked_array(lengths), columns, where)
-        return _of_batches(reader, columns, where, key_arrays)
+        return _of_batches(reader, columns, where)
     if hasattr(lengths, "__arrow_c_array__"):
         return _of_arrays(pa.chunked_array([pa.array(lengths)]), columns, where)
     raise TypeError(
@@ -108,11 +113,10 @@ def _parts(
     )
 
 
-def _of_batches(
-    reader: Any, columns: InputColumns, where: str, key_arrays: list[Any]
-) -> tuple[Iterator[RawRows], InputColumns]:
-    """Returns the rows and columns of a reader of Arrow record batches; arguments as of `_parts`."""
+def _of_batches(reader: Any, columns: InputColumns, where: str) -> _Held:
+    """Returns the rows of a reader of Arrow record batches; see `_held`."""
     chosen, is_list = chosen_columns(reader.schema, columns, where)
+    key_arrays: list[Any] = []
 
     def parts() -> Iterator[RawRows]:
         for batch in reader:
@@ -120,11 +124,11 @@ def _of_batches(
                 key_arrays.append(batch.column(batch.schema.get_field_index(chosen.key)))
             yield _copied(arrow_rows(batch, chosen, is_list))
 
-    return _joined(parts()), chosen
+    return _Held(_joined(parts()), chosen, key_arrays)
 
 
-def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[RawRows], InputColumns]:
-    """Returns the rows of an Arrow array of lengths or lists, which has no columns; arguments as of `_parts`."""
+def _of_arrays(array: Any, columns: InputColumns, where: str) -> _Held:
+    """Returns the rows of an Arrow array of lengths or lists, which has no columns; see `_held`."""
     if columns.names or columns.key:
         raise ValueError(
             f"{where} is one column of lengths: leave out "
@@ -136,29 +140,28 @@ def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[
         )
     if not (require("pyarrow").types.is_integer(array.type) or is_tokens(array.type)):
         raise ValueError(f"{where} holds {array.type}, but integers (lengths) or lists of integers (tokens) are needed")
-    return (_copied(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks), columns
+    parts = (_copied(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks)
+    return _Held(parts, columns, [])
 
 
-def _of_dataset(
-    dataset: Any, columns: InputColumns, where: str, key_arrays: list[Any]
-) -> tuple[Iterator[RawRows], InputColumns]:
-    """Returns the rows and columns of a `datasets.Dataset`; arguments as of `_parts`.
+def _of_dataset(dataset: Any, columns: InputColumns, where: str) -> _Held:
+    """Returns the rows of a `datasets.Dataset`; see `_held`.
 
     Lengths of all rows are read first; then the rows that `select` or `shuffle` left are taken, in their order. This
     way no token is copied.
     """
-    table = dataset.data.table
-    rows, chosen = _of_batches(table.to_reader(), columns, where, key_arrays)
+    held = _of_batches(dataset.data.table.to_reader(), columns, where)
     indices = dataset._indices
     if indices is None:
-        return rows, chosen
-    all_rows = _concatenated(list(rows))
+        return held
+    all_rows = _concatenated(list(held.parts))
     chunks = [values_of(chunk).astype(np.int64) for chunk in indices.column(0).chunks]
     selection = np.concatenate([np.empty(0, np.int64), *chunks])
+    key_arrays = held.key_arrays
     if key_arrays:
         pa = require("pyarrow")
-        key_arrays[:] = pa.chunked_array(key_arrays).take(pa.array(selection)).chunks
-    return iter([all_rows.each(lambda column: column[selection])]), chosen
+        key_arrays = pa.chunked_array(key_arrays).take(pa.array(selection)).chunks
+    return _Held(iter([all_rows.each(lambda column: column[selection])]), held.columns, key_arrays)
 
 
 def _copied(rows: RawRows) -> RawRows:
