@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packhorse.formats import MegatronTokens, MegatronWriter
-from packhorse.formats.megatron_writer import MaskedTokenWriter
+from packhorse.formats.megatron import MaskedTokenWriter
 
 sequences = st.lists(
     st.lists(st.tuples(st.integers(0, 69_999), st.booleans()), min_size=1, max_size=20), min_size=1, max_size=8
@@ -39,7 +39,7 @@ def test_both_pairs_read_back(tmp_path: Path, sequences: list[list[tuple[int, bo
 
 def test_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, chunk in (("x", 1 << 20), ("y", 3)):
-        monkeypatch.setattr("packhorse.formats.megatron_writer.CHUNK_ELEMENTS", chunk)
+        monkeypatch.setattr("packhorse.formats.megatron.layout.CHUNK_ELEMENTS", chunk)
         with MaskedTokenWriter(tmp_path / name, vocab_size=9) as writer:
             for length in range(1, 9):
                 writer.append([length] * length, [True] * length)

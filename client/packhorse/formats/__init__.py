@@ -7,8 +7,7 @@ imports their libraries with `require` when it first needs them.
 from packhorse.formats.extras import require
 from packhorse.formats.flat import FlatTokens, write_flat_tokens
 from packhorse.formats.mds import MdsShards
-from packhorse.formats.megatron import MegatronIndex, MegatronTokens, megatron_paths, token_dtype
-from packhorse.formats.megatron_writer import MegatronWriter
+from packhorse.formats.megatron import MegatronIndex, MegatronTokens, MegatronWriter, megatron_paths, token_dtype
 
 __all__ = [
     "FlatTokens",

@@ -7,7 +7,7 @@ Owns the names of the column and the metadata in the file of keys too. Leaves th
 import os
 from pathlib import Path
 
-from packhorse.formats.megatron import megatron_paths
+from packhorse.formats.megatron.paths import megatron_paths
 
 KEY_COLUMN = "key"
 """The only column of the file of keys."""

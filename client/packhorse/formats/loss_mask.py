@@ -1,6 +1,6 @@
 """The names of a loss mask's files: `X.loss_mask.bin` and its index, beside the tokens `X.bin`.
 
-Owns only names, of files and of objects in a store; leaves writing the pair to `formats.megatron_writer`, and choosing
+Owns only names, of files and of objects in a store; leaves writing the pair to `formats.megatron`, and choosing
 which mask belongs to tokens to `packhorse.tokens.loss_mask`.
 """
 

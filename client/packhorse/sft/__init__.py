@@ -5,7 +5,7 @@ they are first needed.
 """
 
 from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
-from packhorse.formats.megatron_writer import MaskedTokenWriter
+from packhorse.formats.megatron import MaskedTokenWriter
 from packhorse.sft.chat import ChatEncoder, encode_chat
 from packhorse.sft.explained import ExplainedSequence, Stretch
 from packhorse.sft.pairs import PairEncoder, encode_prompt_response

@@ -6,7 +6,7 @@ Owns the order of passes, and running a pass so that finished tasks are not run 
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -134,19 +134,19 @@ class Sort:
             self._check_unique(arrays, counted)
         for file in arrays.files:
             Path(file).rename(folder / Path(file).name)
-        facts = vars(counted.facts)
+        sequence_facts = counted.facts
         if groups is None:
-            facts = {**facts, "ids_sum_a": ids_sum_a, "ids_sum_b": ids_sum_b}
-        elif groups.sizes:
-            sizes = groups.sizes
-            facts = {**facts, "resources": sizes.records(), "rounding_tokens": sizes.rounding_tokens()}
+            sequence_facts = replace(sequence_facts, ids_sum_a=ids_sum_a, ids_sum_b=ids_sum_b)
+        sizes = groups.sizes if groups else None
         return seal(
             folder,
             counted.by_room,
             plan,
             groups.options if groups else self.options,
             Facts(
-                **facts,
+                **vars(sequence_facts),
+                resources=sizes.records() if sizes else (),
+                rounding_tokens=sizes.rounding_tokens() if sizes else 0,
                 source=source,
                 id_column=self.sequences.columns.id,
                 inputs=write_inputs(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packhorse.formats import megatron_paths
 from packhorse.formats.beside_tokens import keys_path, unused_path
-from packhorse.formats.megatron_writer import masked_paths
+from packhorse.formats.megatron import masked_paths
 from packhorse.parameters import parameter
 from packhorse.storage import refuse_url
 from packhorse.tokenize.encoding.tokenizers import settings_path

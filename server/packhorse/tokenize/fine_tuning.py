@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from packhorse.formats.megatron_writer import masked_paths
+from packhorse.formats.megatron import masked_paths
 from packhorse.jobs import Execution, show_progress
 from packhorse.parameters import parameter
 from packhorse.sft import MaskedTokenWriter

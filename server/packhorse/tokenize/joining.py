@@ -19,7 +19,7 @@ from packhorse.formats import FlatTokens, MegatronTokens, megatron_paths
 from packhorse.formats.beside_tokens import keys_path
 from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
 from packhorse.formats.mapping import MappedTokens
-from packhorse.formats.megatron_writer import masked_paths, write_index
+from packhorse.formats.megatron import masked_paths, write_index
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import AtomicFiles, refuse_existing
 from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path

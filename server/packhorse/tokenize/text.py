@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
 from packhorse.formats.beside_tokens import keys_path
-from packhorse.formats.megatron_writer import masked_paths
+from packhorse.formats.megatron import masked_paths
 from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.parameters import parameter
 from packhorse.sft.tokenizer_loading import tokenizer_json_path

@@ -15,7 +15,7 @@ from packhorse.client.errors import TokensNotServedError
 from packhorse.client.sources import TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronTokens, MegatronWriter, write_flat_tokens
-from packhorse.formats.megatron_writer import MaskedTokenWriter
+from packhorse.formats.megatron import MaskedTokenWriter
 from packhorse.prepare import InputColumns, PlanOptions, prepare
 
 

@@ -20,7 +20,7 @@ from packhorse.client import (
 )
 from packhorse.client.sources import TokenSourceError
 from packhorse.formats import MegatronWriter, write_flat_tokens
-from packhorse.formats.megatron_writer import MaskedTokenWriter
+from packhorse.formats.megatron import MaskedTokenWriter
 from packhorse.prepare import prepare
 
 TOKENS = [[1, 2, 3, 4], [5, 6, 7], [8, 9]]

@@ -20,7 +20,7 @@ from packhorse.client import BatchFormat, PackedBins, PackedDataset, RetryPolicy
 from packhorse.client.batches import Separators
 from packhorse.client.errors import AccessDeniedError, TokensNotServedError
 from packhorse.formats import MegatronWriter
-from packhorse.formats.megatron_writer import MaskedTokenWriter
+from packhorse.formats.megatron import MaskedTokenWriter
 from packhorse.prepare import Grouping, InputColumns, PlanOptions, prepare
 from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from packhorse.client import BatchFormat, PackedDataset, connect
-from packhorse.formats.megatron_writer import MaskedTokenWriter
+from packhorse.formats.megatron import MaskedTokenWriter
 from packhorse.prepare import PlanOptions, prepare
 from packhorse.topology import Topology
 

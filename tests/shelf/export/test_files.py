@@ -13,7 +13,7 @@ from packhorse.client import connect
 from packhorse.client.errors import TokensNotServedError
 from packhorse.export.files import export_epoch
 from packhorse.formats import MegatronWriter
-from packhorse.formats.megatron_writer import MaskedTokenWriter
+from packhorse.formats.megatron import MaskedTokenWriter
 from packhorse.topology import Skips, Topology
 
 RUN = {"epoch": 2, "seed": 7}

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from packhorse.cli import main
 from packhorse.client import BatchFormat, PackedDataset, Topology, connect
 from packhorse.dataset import open_prepared
-from packhorse.formats.megatron_writer import MegatronWriter
+from packhorse.formats.megatron import MegatronWriter
 from packhorse.prepare import Grouping, InputColumns, PlanOptions, prepare
 from packhorse.proof import EpochOfStreams
 from packhorse.rollouts import TreeBatch, prefix_sharing

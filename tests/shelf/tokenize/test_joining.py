@@ -12,7 +12,7 @@ from tests.shelf.tokenize.made import sequences
 
 from packhorse.client.sources import as_token_source
 from packhorse.formats import MegatronWriter, write_flat_tokens
-from packhorse.formats.megatron_writer import MaskedTokenWriter
+from packhorse.formats.megatron import MaskedTokenWriter
 from packhorse.prepare import prepare
 from packhorse.tokenize import join_token_files
 from packhorse.tokenize.commands.tokenize import command

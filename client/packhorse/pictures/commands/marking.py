@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from packhorse.cli.shared.tokens import open_tokens
 from packhorse.client import DatasetInfo, TokenSource
-from packhorse.formats.megatron_writer import masked_paths
+from packhorse.formats.megatron import masked_paths
 from packhorse.parameters import message_of
 from packhorse.pictures import MarkedSequence
 from packhorse.pictures.beginnings import Decode

@@ -107,6 +107,11 @@ class GroupTally:
                     rows = self._in_pieces(rows)
                 add(rows)
                 advance(num_rows)
+        self._refuse_unsplittable()
+        return num_before
+
+    def _refuse_unsplittable(self) -> None:
+        """Raises a ValueError if a sequence that was to be split cannot be."""
         if self._unsplittable:
             raise ValueError(
                 self._unsplittable
@@ -116,7 +121,6 @@ class GroupTally:
                 + parameter("over_length", "drop")
                 + ", which also leaves out long text"
             )
-        return num_before
 
     def _in_pieces(self, rows: WholeGroups) -> WholeGroups:
         """Splits the over-long sequences that take nothing of any resource, and adds them to the ledger."""

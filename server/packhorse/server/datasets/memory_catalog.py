@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset, StageEntry, Takedown, open_prepared
-from packhorse.formats.megatron_writer import write_index
+from packhorse.formats.megatron import write_index
 from packhorse.prepare import Execution, Grouping, PlanOptions, prepare
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.server.datasets.refusals import no_dataset, no_mixture

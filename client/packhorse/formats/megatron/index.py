@@ -1,83 +1,19 @@
-"""Megatron `.bin`/`.idx` token files: their layout, the type of their tokens, and reading them memory-mapped.
+"""`MegatronIndex`: a memory-mapped `.idx`, checked when it is opened.
 
-Leaves writing them to `formats.megatron_writer`.
-
-Layout, little-endian. `.idx`: 9 bytes magic; u64 version 1; u8 dtype code; u64 S sequences; u64 D document indices;
-at byte 34: int32[S] lengths in tokens; int64[S] byte offsets into `.bin`; int64[D] document indices (the first sequence
-of each document, and S at the end); optionally int8[S] modes. `.bin`: the tokens, no header.
+Leaves the header, and what the bytes mean, to `layout`.
 """
 
 import mmap
 import os
-import struct
-from numbers import Integral
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.arrays import CHUNK_ELEMENTS, first_descent
-from packhorse.formats.mapping import MappedTokens, map_file
-from packhorse.parameters import parameter
-
-MAGIC = b"MMIDIDX\0\0"
-VERSION = 1
-HEADER = struct.Struct("<9sQBQQ")
-DTYPES: dict[int, np.dtype[Any]] = {
-    1: np.dtype("u1"),
-    2: np.dtype("i1"),
-    3: np.dtype("<i2"),
-    4: np.dtype("<i4"),
-    5: np.dtype("<i8"),
-    6: np.dtype("<f8"),
-    7: np.dtype("<f4"),
-    8: np.dtype("<u2"),
-}
-"""Code in the header -> type of a token in `.bin`."""
-
-
-class MegatronPaths(NamedTuple):
-    """The two files of a pair."""
-
-    bin_path: Path
-    """`X.bin`, the tokens."""
-    idx_path: Path
-    """`X.idx`, their index."""
-
-
-def megatron_paths(path: str | os.PathLike[str]) -> MegatronPaths:
-    """Returns `X.bin` and `X.idx` of a path `X`, `X.bin` or `X.idx`.
-
-    Example:
-        >>> [path.name for path in megatron_paths("corpus.idx")]
-        ['corpus.bin', 'corpus.idx']
-
-    Args:
-        path: the prefix `X`, or either file.
-    """
-    prefix = os.fspath(path)
-    if prefix.endswith((".bin", ".idx")):
-        prefix = prefix[:-4]
-    return MegatronPaths(Path(prefix + ".bin"), Path(prefix + ".idx"))
-
-
-def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Returns the type that Megatron's own tools choose: uint16 for a vocabulary below 65,500 tokens, otherwise int32.
-
-    Example:
-        >>> token_dtype(32_000).name, token_dtype(128_256).name
-        ('uint16', 'int32')
-
-    Args:
-        vocab_size: number of tokens.
-
-    Raises:
-        ValueError: vocab_size is not in [1, 2^31].
-    """
-    if isinstance(vocab_size, bool) or not isinstance(vocab_size, Integral) or not 1 <= vocab_size <= 1 << 31:
-        raise ValueError(parameter("vocab_size") + f" is {vocab_size!r}; it must be in [1, 2^31]")
-    return np.dtype("<u2") if vocab_size < 65_500 else np.dtype("<i4")
+from packhorse.formats.mapping import map_file
+from packhorse.formats.megatron.layout import DTYPES, HEADER, read_header
+from packhorse.formats.megatron.paths import megatron_paths
 
 
 class MegatronIndex:
@@ -208,76 +144,3 @@ class MegatronIndex:
         descent = first_descent(indices)
         if descent is not None:
             raise ValueError(f"{self.path}: document index {descent} is below the one before it")
-
-
-class MegatronTokens(MappedTokens):
-    """The sequences of a Megatron `.bin`/`.idx` pair, memory-mapped. Legend: S sequences.
-
-    Pickles by path and reopens when first used, so sending it to a spawned DataLoader worker takes a few bytes. A
-    forked worker shares the read-only map.
-
-    Example:
-        >>> tokens = MegatronTokens("corpus.idx")
-        >>> len(tokens), tokens.read(0, start=3).tolist()
-        (4, [3, 4])
-    """
-
-    index: MegatronIndex
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens and checks the pair; O(S) once.
-
-        Args:
-            path: `X`, `X.bin` or `X.idx`.
-
-        Raises:
-            FileNotFoundError: one of the two files is missing.
-            ValueError: the index is not valid or does not fit the `.bin`.
-        """
-        tokens, index = megatron_paths(path)
-        for missing, there in ((tokens, index), (index, tokens)):
-            if there.exists() and not missing.exists():
-                raise FileNotFoundError(
-                    f"{there} is there and {missing} is not: a Megatron token file is a pair; copy both into one folder"
-                )
-        size_bytes = tokens.stat().st_size
-        super().__init__(tokens, MegatronIndex(path, bin_size_bytes=size_bytes), size_bytes)
-
-    @property
-    def lengths(self) -> NDArray[np.int32]:
-        """Lengths in tokens: int32 [S], read-only and not aligned."""
-        return self.index.lengths
-
-
-class IndexHeader(NamedTuple):
-    """What the header of an index says."""
-
-    num_sequences: int
-    num_document_indices: int
-    dtype_code: int
-    """Key of the tokens' type in DTYPES."""
-
-
-def read_header(header: bytes, size_bytes: int, path: str) -> IndexHeader:
-    """Reads the first HEADER.size bytes of an index; the lengths follow them, int32 [S].
-
-    Raises:
-        ValueError: the header is not valid, or does not fit the size of the file.
-    """
-    if size_bytes < HEADER.size:
-        raise ValueError(f"{path} has {size_bytes} bytes, fewer than the {HEADER.size} of a Megatron index header")
-    magic, version, code, num_sequences, num_document_indices = HEADER.unpack_from(header)
-    if magic != MAGIC:
-        raise ValueError(f"{path} is not a Megatron index: it begins with {magic!r}, not {MAGIC!r}")
-    if version != VERSION:
-        raise ValueError(f"{path} is a Megatron index of version {version}; only version {VERSION} is known")
-    if code not in DTYPES:
-        raise ValueError(f"{path} has the unknown dtype code {code}; known are {sorted(DTYPES)}")
-    # Each sequence has 4 bytes for its length, 8 for its offset and perhaps 1 for its mode; a document index has 8.
-    size = HEADER.size + 12 * num_sequences + 8 * num_document_indices
-    if size_bytes not in (size, size + num_sequences):
-        raise ValueError(
-            f"{path} has {size_bytes} bytes, but {num_sequences} sequences and {num_document_indices} "
-            f"document indices take {size} (or {size + num_sequences} with modes): it is truncated or altered"
-        )
-    return IndexHeader(num_sequences, num_document_indices, code)
