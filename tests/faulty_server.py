@@ -106,14 +106,14 @@ def _blocks(faults: Faults) -> None:
 
 
 def _receiving(faults: Faults) -> None:
-    from packhorse.server.service import interceptor
+    from packhorse.server.service import followed_call
 
     if faults.requests_at_once is not None:
-        interceptor.MOST_AT_ONCE = faults.requests_at_once
+        followed_call.MOST_AT_ONCE = faults.requests_at_once
     if faults.receive_seconds is not None:
-        interceptor.RECEIVE_SECONDS = faults.receive_seconds
+        followed_call.RECEIVE_SECONDS = faults.receive_seconds
     if faults.receive_memory_bytes is not None:
-        interceptor.REQUEST_BYTES, interceptor.REQUEST_WAIT_SECONDS = faults.receive_memory_bytes, 0.0
+        followed_call.REQUEST_BYTES, followed_call.REQUEST_WAIT_SECONDS = faults.receive_memory_bytes, 0.0
 
 
 def _metrics_port(faults: Faults) -> None:

@@ -8,8 +8,8 @@ import pytest
 from tests import commands
 
 from packhorse.client import connect
+from packhorse.server.app.binding import check_socket
 from packhorse.server.app.config import ServeConfig, split_address
-from packhorse.server.app.running import _check_socket
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ def test_only_dead_sockets_may_be_taken_over(tmp_path):
         listening.bind(str(alive))
         listening.listen()
         for path in (dead, tmp_path / "missing"):
-            _check_socket(path)
+            check_socket(path)
         for path in (file, alive, tmp_path):
             with pytest.raises(OSError, match=f"listen unix:{path}: the path is in use"):
-                _check_socket(path)
+                check_socket(path)
     assert file.read_text() == "precious"
 
 

@@ -86,8 +86,8 @@ def command(
 
     With --check it exits with 1 if the file names an id or key that does not exist.
     """
-    from packhorse.server.datasets.takedowns import put_together
-    from packhorse.server.datasets.unknown_names import unknown_names
+    from packhorse.server.datasets.taken_away.takedowns import put_together
+    from packhorse.server.datasets.taken_away.unknown_names import unknown_names
 
     if is_check and (ids or ids_file is not None):
         raise click.UsageError("--check looks at the file as it is; leave --ids and --ids-file out")
@@ -173,8 +173,8 @@ def _check_component(component: str, served: Dataset) -> None:
 
 def _check_file(served: Dataset, path: Path) -> bool:
     """Prints how many ids each redaction of a file names and which of them do not exist; returns whether all exist."""
-    from packhorse.server.datasets.takedowns import put_together
-    from packhorse.server.datasets.unknown_names import unknown_names
+    from packhorse.server.datasets.taken_away.takedowns import put_together
+    from packhorse.server.datasets.taken_away.unknown_names import unknown_names
 
     file = TakedownFile.parse(takedown_text(path), path.name, read_ids_of(path))
     put_together(served, (file,))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.server.mixtures import make_root
 
-import packhorse.server.datasets.takedowns
+import packhorse.server.datasets.taken_away.takedowns
 from packhorse.client import DigestMismatchError, Skips, Topology, connect
 from packhorse.client.errors import DatasetCorruptError
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED
@@ -23,7 +23,7 @@ from packhorse.wire import PLAIN_WIRE_VERSION
 
 @pytest.fixture
 def root(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(packhorse.server.datasets.takedowns, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(packhorse.server.datasets.taken_away.takedowns, "FRESH_SECONDS", 0)
     return make_root(corpus, tmp_path / "root")
 
 

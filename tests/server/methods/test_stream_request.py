@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.server.mixtures import make_root
 
-import packhorse.server.datasets.takedowns
+import packhorse.server.datasets.taken_away.takedowns
 from packhorse.client.transport.requests import topology_message
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.lazy_catalog import LazyCatalog
@@ -24,7 +24,7 @@ TOPOLOGY = Topology(world_size=4, workers_per_rank=2, batch_size=2)
 
 @pytest.fixture
 def root(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(packhorse.server.datasets.takedowns, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(packhorse.server.datasets.taken_away.takedowns, "FRESH_SECONDS", 0)
     return make_root(corpus, tmp_path / "root")
 
 

@@ -12,12 +12,12 @@ from tests.faulty_server import Faults
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
-from packhorse.server.service.interceptor import (
+from packhorse.server.service.followed_call import (
     MOST_AT_ONCE,
     SMALL_REQUEST_BYTES,
-    Interceptor,
-    _Arriving,
-    _Followed,
+    AllCalls,
+    Arriving,
+    FollowedCall,
 )
 from packhorse.server.watching.calls import Call
 from packhorse.v1 import packing_pb2 as pb
@@ -185,9 +185,9 @@ def test_large_requests_are_decoded_with_pauses_between():
         return data
 
     async def run():
-        interceptor = Interceptor([], None, lambda _error: None)
+        all_calls = AllCalls([], lambda _error: None, writes_to_end=True)
         handler = grpc.unary_unary_rpc_method_handler(lambda *_: None, request_deserializer=decode)
-        followed = _Followed(interceptor, Call("other"), handler, _Arriving())
+        followed = FollowedCall(all_calls, Call("other"), handler, Arriving())
         large = [followed._decode_in_turn(bytes(SMALL_REQUEST_BYTES + 1), None) for _ in range(3)]
         tasks = [asyncio.ensure_future(each) for each in large]
         await asyncio.sleep(0)

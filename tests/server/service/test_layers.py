@@ -66,4 +66,4 @@ def test_a_stream_passes_four_layers_before_a_line_about_bins(corpus, monkeypatc
 
     asyncio.run(stream())
     assert len(layers) <= MOST_LAYERS, layers
-    assert layers == ["service/interceptor.py", "service/servicer.py", "service/lanes.py", "methods/open_stream.py"]
+    assert layers == ["service/followed_call.py", "service/servicer.py", "service/lanes.py", "methods/open_stream.py"]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.flat_words import packed_bins, packed_dataloader, packed_dataset, prepare
 
-import packhorse.server.datasets.takedowns
+import packhorse.server.datasets.taken_away.takedowns
 from packhorse.client import (
     PackedDataset,
     Separators,
@@ -48,7 +48,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def root(files, monkeypatch):
-    monkeypatch.setattr(packhorse.server.datasets.takedowns, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(packhorse.server.datasets.taken_away.takedowns, "FRESH_SECONDS", 0)
     yield files / "data"
     for path in (files / "data").glob("*.takedown.toml"):
         path.unlink()

@@ -1,13 +1,13 @@
 """The metrics' port: /metrics for Prometheus, /healthz for probes and /status for people.
 
-Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `status_page`,
-certificates to `access.tls` and tokens to `bearer_tokens`.
+Owns its sockets and threads. Leaves what each path answers, and who may ask for it, to `metrics_paths`, the metrics to
+`metrics`, and certificates to `access.tls`.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from socket import AF_INET6, SHUT_RDWR, socket
 from socketserver import ThreadingMixIn
@@ -17,13 +17,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from packhorse.parameters import parameter
-from packhorse.server.access.bearer_tokens import METRICS, TokenFile
+from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
 from packhorse.server.app.config import ServeConfig, split_address
+from packhorse.server.app.metrics_paths import App, MetricsPaths
 from packhorse.server.app.status_page import Page
-from packhorse.server.base.faults import ServiceError
-from packhorse.server.watching.own_status import DOCUMENT
-from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,10 +33,6 @@ CONNECTION_SECONDS = 30.0
 
 MOST_CONNECTIONS = 64
 """Most open connections; further ones are closed at once."""
-
-_NO_TOKEN = f"this needs a token for the method {METRICS}, in the header `Authorization: Bearer TOKEN`"
-
-_App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class _Handler(WSGIRequestHandler):
@@ -74,7 +68,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, app: _App, certificates: Certificates | None) -> None:
+    def __init__(self, host: str, port: int, app: App, certificates: Certificates | None) -> None:
         is_ipv6 = ":" in host
         if is_ipv6:
             self.address_family = AF_INET6
@@ -166,57 +160,8 @@ def listen_for_metrics(
     if config.metrics_listen is None:
         return None
     host, port = split_address("metrics_listen", config.metrics_listen)
+    answers = MetricsPaths(make_wsgi_app(registry), is_serving, tokens, page)
     try:
-        return MetricsServer(host, port, _by_path(make_wsgi_app(registry), is_serving, tokens, page), certificates)
+        return MetricsServer(host, port, answers, certificates)
     except OSError as error:
         raise OSError(parameter("metrics_listen") + f" {config.metrics_listen}: {error.strerror}") from None
-
-
-def _by_path(metrics: _App, is_serving: Callable[[], bool], tokens: TokenFile | None, page: Page | None) -> _App:
-    """Returns a WSGI application that answers each path.
-
-    /healthz answers everyone, as gRPC's health does. So does the status page, which gets its figures from DOCUMENT;
-    DOCUMENT and /metrics need a token.
-    """
-
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Passes a request to the application of its path; answers /healthz and unknown paths itself."""
-        path = environ.get("PATH_INFO", "")
-        app: _App | None = None
-        if path == "/metrics":
-            app = metrics
-        elif page is not None and page.has(path):
-            app = page
-        if app is not None:
-            if tokens is not None and path in ("/metrics", DOCUMENT):
-                app = _with_token(app, tokens)
-            return app(environ, start_response)
-        if path != "/healthz":
-            status = "404 Not Found"
-            line = "here are /metrics, for Prometheus, /healthz" + ("" if page is None else ", /status")
-        elif is_serving():
-            status, line = "200 OK", "SERVING"
-        else:
-            status = "503 Service Unavailable"
-            line = "NOT_SERVING: it starts, drains, is stuck, or has no dataset to serve; its log says which"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")])
-        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [f"{line}\n".encode()]
-
-    return answer
-
-
-def _with_token(app: _App, tokens: TokenFile) -> _App:
-    """Returns an application that answers only clients with a token for METRICS."""
-
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        header = environ.get("HTTP_AUTHORIZATION")
-        try:
-            tokens.grant_of(header).check_method(METRICS)
-        except ServiceError as error:
-            is_unknown = error.reason == pb.ERROR_REASON_UNAUTHENTICATED
-            status = "401 Unauthorized" if is_unknown else "403 Forbidden"
-            start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("WWW-Authenticate", "Bearer")])
-            return [f"{error.message if header else _NO_TOKEN}\n".encode()]
-        return app(environ, start_response)
-
-    return answer

@@ -1,44 +1,42 @@
 """A running server: sockets, health, reflection, metrics, and a shutdown that loses no message and ends in time.
 
-Owns the life of the process from its options to its end. Leaves requests to `servicer`, the reasons for NOT_SERVING to
-`health`, workarounds to `base.workarounds`, and several processes to `processes`.
+Owns the life of the process from its options to its end. Leaves requests to `servicer`, the address to `binding`, the
+reasons for NOT_SERVING to `health`, workarounds to `base.workarounds`, and several processes to `processes`.
 """
 
 import asyncio
 import gc
 import logging
-import os
-import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from packhorse.dataset import PreparedDatasetError
-from packhorse.parameters import parameter
 from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
-from packhorse.server.app.config import OVERDUE_SECONDS, ServeConfig
+from packhorse.server.app.binding import bind
+from packhorse.server.app.config import ServeConfig
 from packhorse.server.app.health import NO_BLOCKS, BlockProbe, Condition, probe, watch, why_nothing_is_served
 from packhorse.server.app.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.app.sibling import Sibling
+from packhorse.server.app.signals import Signals
 from packhorse.server.app.status_page import open_page
 from packhorse.server.base import kernels
 from packhorse.server.base.log_limit import LineLimit
 from packhorse.server.base.logs import GRPC_LOGGER
 from packhorse.server.base.machine import allow_descriptors, most_connections
+from packhorse.server.base.release import installed_version
 from packhorse.server.base.shrinking_files import survive_shrinking_files
 from packhorse.server.base.workarounds import Accepting, Listening
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.datasets.run_progress import RunProgress
-from packhorse.server.methods.backend import Backend, installed_version
+from packhorse.server.methods.backend import Backend
 from packhorse.server.methods.sizes import MAX_MESSAGE_BYTES
 from packhorse.server.service.interceptor import Interceptor
 from packhorse.server.service.lanes import Lanes
@@ -169,7 +167,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
             reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        return server, _bind(server, address, self.certificates)
+        return server, bind(server, address, self.certificates)
 
     def listen_for_metrics(self) -> MetricsServer | None:
         """Starts the metrics' port; returns None if the options have none."""
@@ -232,7 +230,7 @@ async def serve(
     listening = Listening(server.bound, config.listen, accepting)
     server.connections.count_at(listening.address)
     metrics_server = server.listen_for_metrics()
-    stopping, hurrying, look_now = _signals(config.grace_seconds)
+    signals = Signals.caught(config.grace_seconds)
     for name in ("", SERVICE):
         await server.health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await asyncio.to_thread(kernels.begin, wide=any(dataset.plan.is_wide for dataset in server.catalog.opened()))
@@ -247,7 +245,7 @@ async def serve(
         asyncio.create_task(
             probe((server.lanes.streams, server.lanes.small_blocks), server.block_probe.make_block, condition)
         ),
-        asyncio.create_task(watch(server.catalog, server.mixtures, server.corpora, look_now, condition)),
+        asyncio.create_task(watch(server.catalog, server.mixtures, server.corpora, signals.look_now, condition)),
         asyncio.create_task(server.process_metrics.keep_measuring()),
     )
     if config.tokens:
@@ -256,7 +254,8 @@ async def serve(
     if sibling is not None:
         sibling.begin(server.metrics.registry, server.own_status, server.mixtures.names(), server.is_serving)
     try:
-        keeping, signalled = asyncio.ensure_future(listening.keep_listening()), asyncio.ensure_future(stopping.wait())
+        keeping = asyncio.ensure_future(listening.keep_listening())
+        signalled = asyncio.ensure_future(signals.stopping.wait())
         await asyncio.wait((keeping, signalled), return_when=asyncio.FIRST_COMPLETED)
         if keeping.done():
             keeping.result()  # raises the error that ended it
@@ -264,7 +263,7 @@ async def serve(
         _LOG.info("draining for at most %g seconds; a second signal ends it", config.grace_seconds)
         for task in background:
             task.cancel()
-        await server.drain(listening, hurrying)
+        await server.drain(listening, signals.hurrying)
     finally:
         if server.tracing is not None:
             await asyncio.to_thread(server.tracing.close)
@@ -289,56 +288,3 @@ def _prepare_process(config: ServeConfig) -> Accepting | None:
     accepting = Accepting()
     asyncio.get_running_loop().set_task_factory(accepting.make_task)
     return accepting
-
-
-def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event, asyncio.Event]:
-    """Listens to signals; returns the events of the first SIGTERM or SIGINT, of the second, and of SIGHUP."""
-    stopping, hurrying, look_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    def stop() -> None:
-        if stopping.is_set():
-            hurrying.set()
-            return
-        stopping.set()
-        overdue = threading.Timer(grace_seconds + OVERDUE_SECONDS, os._exit, (1,))
-        overdue.daemon = True
-        overdue.start()
-
-    def look() -> None:
-        _LOG.info("SIGHUP: looking for changed datasets; SIGTERM drains and ends the server")
-        look_now.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, look)
-    return stopping, hurrying, look_now
-
-
-def _bind(server: grpc.aio.Server, listen: str, certificates: Certificates | None) -> str:
-    """Listens on HOST:PORT, with TLS if there are certificates, or on unix:PATH; returns the real address."""
-    is_unix = listen.startswith("unix:")
-    if is_unix:
-        _check_socket(Path(listen.removeprefix("unix:")))
-    try:
-        if certificates is None or is_unix:
-            port = server.add_insecure_port(listen)
-        else:
-            port = server.add_secure_port(listen, certificates.grpc_credentials())
-    except RuntimeError:
-        raise OSError(parameter("listen") + f" {listen}: the address is in use or cannot be listened on") from None
-    host, _, _ = listen.rpartition(":")
-    return listen if is_unix else f"{host}:{port}"
-
-
-def _check_socket(path: Path) -> None:
-    """Raises an OSError if a server listens at a path, or another file is there: gRPC would silently replace it."""
-    if not path.exists():
-        return
-    if path.is_socket():
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(str(path))
-            except ConnectionRefusedError:  # left by a server that was killed
-                return
-    raise OSError(parameter("listen") + f" unix:{path}: the path is in use")

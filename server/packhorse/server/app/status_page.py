@@ -1,7 +1,7 @@
 """The status page, if this installation has it.
 
 Owns what the metrics' port asks of the page. Leaves the page to the shelf (`packhorse.analysis`), the facts of a
-process to `watching.own_status`, and who may read the page to `metrics_port`.
+process to `watching.own_status`, and who may read the page to `metrics_paths`.
 """
 
 import logging

@@ -19,7 +19,7 @@ from packhorse.prepare import Execution, Grouping, PlanOptions, prepare
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.server.datasets.refusals import no_dataset, no_mixture
 from packhorse.server.datasets.stream_progress import StreamProgress
-from packhorse.server.datasets.takedowns import NOTHING
+from packhorse.server.datasets.taken_away.takedowns import NOTHING
 
 
 class MemoryCatalog:

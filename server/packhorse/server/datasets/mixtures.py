@@ -1,12 +1,13 @@
 """The mixtures that are served beside a catalog's datasets: every `NAME.mixture.toml` below its root.
 
-Owns reading their files, again when they change, and making mixtures of the catalog's datasets. Leaves the content of a
-file to `packhorse.dataset`, the datasets to `catalog`, and how far runs have come to `run_progress`.
+Owns reading their files, again when they change, and making mixtures of the catalog's datasets. Leaves which files
+there are to `_mixture_files`, the content of a file to `packhorse.dataset`, the datasets to `catalog`, and how far runs
+have come to `run_progress`.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,26 +26,19 @@ from packhorse.dataset import (
 )
 from packhorse.epoch import first_difference
 from packhorse.server.base.faults import ServiceError, invalid_field
-from packhorse.server.datasets._folders import has_manifest
+from packhorse.server.datasets._mixture_files import FoundFile, MixtureFiles
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.server.datasets.refusals import no_mixture, not_served
 from packhorse.server.datasets.stream_progress import StreamProgress
-from packhorse.server.datasets.takedowns import Takedowns
-from packhorse.storage import Stamp, look_at, stamp_of
+from packhorse.server.datasets.taken_away.takedowns import Takedowns
+from packhorse.storage import Stamp
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
 
-class _FoundFile(NamedTuple):
-    """A mixture's file as it is on the disk now."""
-
-    path: Path
-    stamp: Stamp
-
-
-class _ReadFile(NamedTuple):
+class _LastRead(NamedTuple):
     """A mixture, and the stamp that its file had when it was read."""
 
     stamp: Stamp
@@ -65,10 +59,10 @@ class Mixtures:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._locks: dict[str, threading.RLock] = {}  # by name: only requests for the same mixture wait
-        self._files_read: dict[str, _ReadFile] = {}
+        self._last_read: dict[str, _LastRead] = {}  # by name: only mixtures that were right once
+        self._files = MixtureFiles(catalog.root, known=self._last_read.keys())
         self._refused: dict[str, Stamp] = {}  # name → stamp of the file that was refused last
         self._wrong: dict[str, str] = {}  # name → why its file is refused
-        self._hidden: set[str] = set()  # mixtures whose name a dataset has, as the log has said
         self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
 
     @property
@@ -78,25 +72,22 @@ class Mixtures:
 
     def names(self) -> list[str]:
         """Returns the names of all datasets and mixtures that can be served, ascending."""
-        return [name for name in sorted({*self._catalog.names(), *self._names_of_files()}) if self._is_served(name)]
+        return [name for name in sorted({*self._catalog.names(), *self._files.names()}) if self._is_served(name)]
 
     def opened(self) -> list[MixtureDataset]:
         """Returns the mixtures that are open now, in the order of their names."""
-        return [
-            last_read.mixture
-            for name, last_read in sorted(self._files_read.items())
-            if self._path_of_file(name) is not None
-        ]
+        last_read = sorted(self._last_read.items())
+        return [each.mixture for name, each in last_read if self._files.path_of(name) is not None]
 
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with files below the root: ("dataset", "mixture" or "takedown", its name) → why."""
-        wrong = {name: why for name, why in list(self._wrong.items()) if self._has_file(name)}
+        wrong = {name: why for name, why in list(self._wrong.items()) if self._files.has(name)}
         kinds = {"dataset": self._catalog.troubles(), "mixture": wrong, "takedown": self._takedowns.troubles()}
         return {(kind, name): why for kind, whys in kinds.items() for name, why in sorted(whys.items())}
 
     def older_digests(self, name: str) -> list[str]:
         """Returns the digests of a dataset's older versions; none for a mixture, which has its chain of digests."""
-        is_dataset = self._catalog.has(name) or not self._has_file(name)
+        is_dataset = self._catalog.has(name) or not self._files.has(name)
         return self._catalog.older_digests(name) if is_dataset else []
 
     def warn_of_unknown_ids(self) -> None:
@@ -105,10 +96,10 @@ class Mixtures:
 
     def get(self, name: str, digest: str = "") -> Dataset:
         """Returns a dataset or mixture; see `Datasets.get`. A mixture has one version only, and ignores `digest`."""
-        last_read = self._files_read.get(name)
+        last_read = self._last_read.get(name)
         try:
             # A dataset comes before a mixture of its name.
-            found = None if self._catalog.has(name) else self._look_at_file(name)
+            found = None if self._catalog.has(name) else self._files.look_at(name)
         except TimeoutError as error:
             why = f"{name}{MIXTURE_SUFFIX} cannot be looked at: {error.strerror}"
             if last_read is None:
@@ -116,7 +107,7 @@ class Mixtures:
             self._note_trouble(name, f"{why}; it stays as it was")
             return last_read.mixture
         if found is None:
-            return self._catalog.get(name, digest, besides=self._names_of_files())
+            return self._catalog.get(name, digest, besides=self._files.names())
         if last_read is not None and found.stamp in (last_read.stamp, self._refused.get(name)):
             return last_read.mixture
         with self._locks.setdefault(name, threading.RLock()):
@@ -126,7 +117,7 @@ class Mixtures:
         self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
     ) -> None:
         """Appends a stage to a mixture's file; see `Datasets.append_stage`."""
-        mixture, path = self.get(name), self._path_of_file(name)
+        mixture, path = self.get(name), self._files.path_of(name)
         if path is None or not isinstance(mixture, MixtureDataset):
             raise no_mixture(name)
         last_begins, _ = mixture.chain[-1]
@@ -155,7 +146,7 @@ class Mixtures:
         Raises:
             MixtureError: it is a mixture itself, or there is no dataset of that name.
         """
-        if not self._catalog.has(name) and self._has_file(name):
+        if not self._catalog.has(name) and self._files.has(name):
             raise MixtureError(f"{name} is a mixture itself; name its components")
         try:
             return self._catalog.get(name)
@@ -170,7 +161,7 @@ class Mixtures:
                     self._catalog.confirm(dataset.datasets[number])
             except ServiceError:
                 # The mixture is made again, from the datasets as they are then.
-                self._files_read.pop(dataset.name, None)
+                self._last_read.pop(dataset.name, None)
                 raise
         elif isinstance(dataset, PreparedDataset):
             self._catalog.confirm(dataset)
@@ -198,21 +189,21 @@ class Mixtures:
         try:
             self.takedown(self.get(name))
         except ServiceError as error:
-            self._refuse(name, error.message, self._stamp_of_file(name))
+            self._refuse(name, error.message, self._files.stamp(name))
             return False
-        last_read = self._files_read.get(name)
-        if last_read is not None and last_read.stamp == self._stamp_of_file(name):  # right again, without being read
+        last_read = self._last_read.get(name)
+        if last_read is not None and last_read.stamp == self._files.stamp(name):  # right again, without being read
             self._wrong.pop(name, None)
             self._refused.pop(name, None)
         return True
 
-    def _read_again(self, name: str, found: _FoundFile) -> MixtureDataset:
+    def _read_again(self, name: str, found: FoundFile) -> MixtureDataset:
         """Reads a mixture's changed file; returns the new mixture, or the previous one if the file is wrong.
 
         Raises:
             ServiceError: the file is wrong, and was never right.
         """
-        last_read = self._files_read.get(name)
+        last_read = self._last_read.get(name)
         before = None if last_read is None else last_read.mixture
         if last_read is not None and last_read.stamp == found.stamp:  # another thread was faster
             return last_read.mixture
@@ -231,7 +222,7 @@ class Mixtures:
             mixture = before
         elif before is not None:
             self._log_change(before, mixture)
-        self._files_read[name] = _ReadFile(found.stamp, mixture)
+        self._last_read[name] = _LastRead(found.stamp, mixture)
         self._refused.pop(name, None)
         self._wrong.pop(name, None)
         return mixture
@@ -272,57 +263,3 @@ class Mixtures:
         if self._wrong.get(name) != why:
             self._wrong[name] = why
             _LOG.error("mixture %s: %s", name, why)
-
-    def _names_of_files(self) -> list[str]:
-        """Returns the names of all mixtures' files, right or wrong; if the disk does not answer, those read before."""
-        try:
-            return look_at(f"{self._catalog.root}/*{MIXTURE_SUFFIX}", lambda: list(self._find_names()))
-        except TimeoutError:
-            return sorted(self._files_read)
-
-    def _find_names(self) -> Iterator[str]:
-        """Yields the name of each mixture's file below the root; logs once a file whose name a dataset has."""
-        if not has_manifest(self._catalog.root):
-            for path in sorted(self._catalog.root.glob(f"*{MIXTURE_SUFFIX}")):
-                name = path.name.removesuffix(MIXTURE_SUFFIX)
-                if self._path_of_file(name) is not None:
-                    yield name
-                elif name not in self._hidden and has_manifest(path.parent / name):
-                    self._hidden.add(name)
-                    _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
-
-    def _look_at_file(self, name: str) -> _FoundFile | None:
-        """Returns a mixture's file; None if it has none. Raises a TimeoutError if the disk hangs."""
-
-        def look() -> _FoundFile | None:
-            path = self._path_of_file(name)
-            stamp = None if path is None else stamp_of(path)
-            return None if path is None or stamp is None else _FoundFile(path, stamp)
-
-        return look_at(f"{self._catalog.root}/{name}{MIXTURE_SUFFIX}", look)
-
-    def _has_file(self, name: str) -> bool:
-        """Whether a mixture has a file; if the disk does not answer, whether one was read before."""
-        try:
-            return self._look_at_file(name) is not None
-        except TimeoutError:
-            return name in self._files_read
-
-    def _stamp_of_file(self, name: str) -> Stamp | None:
-        """Returns the stamp of a mixture's file; None if it has none, or the disk does not answer."""
-        try:
-            found = self._look_at_file(name)
-        except TimeoutError:
-            return None
-        return None if found is None else found.stamp
-
-    def _path_of_file(self, name: str) -> Path | None:
-        """Returns the path of a mixture's file; None if there is none, or a dataset has that name."""
-        root = self._catalog.root
-        if not name or name.startswith(".") or Path(name).name != name or "\0" in name:
-            return None
-        path = root / f"{name}{MIXTURE_SUFFIX}"
-        try:
-            return path if path.is_file() and not has_manifest(root / name) else None
-        except OSError:  # no file can have such a name
-            return None

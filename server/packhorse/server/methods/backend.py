@@ -5,11 +5,11 @@ Owns every method, for gRPC and for embedded clients, so both give the same byte
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 
 from packhorse.dataset import MixtureDataset
 from packhorse.server.base.faults import ServiceError
+from packhorse.server.base.release import installed_version
 from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.protocols import Dataset, Datasets
@@ -150,12 +150,3 @@ class Backend:
         session = self.pack_session()
         for message in messages:
             yield session.answer(message)
-
-
-@cache
-def installed_version() -> str:
-    """Returns this packhorse's version; empty in a source tree that is not installed."""
-    try:
-        return version("packhorse")
-    except PackageNotFoundError:
-        return ""

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import Keys
-from packhorse.epoch import Assignment, Source
+from packhorse.epoch import Assignment, Locations, Source, StreamLocations
 from packhorse.formats.keys import check_key, shown_key
 from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.base.time_slices import Pace, TimeSlices
-from packhorse.server.datasets.protocols import Datasets
+from packhorse.server.datasets.protocols import Dataset, Datasets
 from packhorse.server.methods import asked_dataset, requests, sizes
 from packhorse.server.methods.dataset_messages import components_of
 from packhorse.server.methods.epochs import Epochs
-from packhorse.topology import StreamMode
+from packhorse.topology import Skips, StreamMode
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import LocationsChecksum
 
@@ -42,6 +42,9 @@ MAX_LOCATIONS = 500_000
 _BYTES_PER_LOCATION = 320
 """Bytes of memory of one SequenceLocation, as a message and as bytes that are sent."""
 
+_LocationsOf = Callable[[NDArray[np.int64]], list[pb.SequenceLocation]]
+"""From ids, int64 [n], to the locations of each, in their order."""
+
 
 def locate_in_slices(
     catalog: Datasets, epochs: Epochs, request: pb.LocateSequencesRequest
@@ -53,17 +56,8 @@ def locate_in_slices(
     asked_dataset.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
     source = epochs.source(dataset, request.seed, request.epoch, skips)
     num_rooms = dataset.num_rooms
-    assignment = None
-    num_arranged = 1
-    if request.HasField("topology"):
-        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.num_sequences)
-        if topology.mode is StreamMode.INDEPENDENT:
-            raise invalid_field(
-                "topology.mode",
-                "topology.mode must be PARTITION: independent streams go through epochs of their own",
-            )
-        assignment = epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
-        num_arranged = max(1, assignment.bins_to_locate())
+    assignment = _asked_assignment(request, epochs, dataset, source, skips)
+    num_arranged = 1 if assignment is None else max(1, assignment.bins_to_locate())
     _check_num_ids(
         request, min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_rooms, MAX_LOCATE_ARRANGED // num_arranged)
     )
@@ -79,9 +73,9 @@ def locate_in_slices(
     def answer_bytes() -> int:
         return _BYTES_PER_LOCATION * len(response.locations) + 2 * key_bytes  # in messages, and as bytes that are sent
 
-    def locations_of(ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
-        """Yields the locations of ids, in all components of a mixture."""
-        return _locations_of_ids(source, assignment, request.topology, ids, names)
+    def locations_of(ids: NDArray[np.int64]) -> list[pb.SequenceLocation]:
+        """Returns the locations of ids, in all components of a mixture."""
+        return _locations_of_ids(source, assignment, request.topology.workers_per_rank, ids, names)
 
     for locations in _batches(request, tables, locations_of, at_once):
         for location in locations:
@@ -101,6 +95,21 @@ def locate_in_slices(
     response.checksum = checksum.value
     yield answer_bytes()
     return response
+
+
+def _asked_assignment(
+    request: pb.LocateSequencesRequest, epochs: Epochs, dataset: Dataset, source: Source, skips: Skips
+) -> Assignment | None:
+    """Returns the assignment of the request's topology; None if it has none, and asks for positions only."""
+    if not request.HasField("topology"):
+        return None
+    topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.num_sequences)
+    if topology.mode is StreamMode.INDEPENDENT:
+        raise invalid_field(
+            "topology.mode",
+            "topology.mode must be PARTITION: independent streams go through epochs of their own",
+        )
+    return epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
 
 
 def _check_num_ids(request: pb.LocateSequencesRequest, most_ids: int) -> None:
@@ -132,7 +141,7 @@ def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | 
 def _batches(
     request: pb.LocateSequencesRequest,
     tables: Mapping[str, Keys | None],
-    locations_of: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
+    locations_of: _LocationsOf,
     at_once: int,
 ) -> Iterator[list[pb.SequenceLocation]]:
     """Yields the locations of a request's ids, then of its keys, in batches of `at_once` ids or keys.
@@ -140,12 +149,12 @@ def _batches(
     Args:
         request: with ids and keys.
         tables: component → its keys.
-        locations_of: yields the locations of ids, without keys.
+        locations_of: returns the locations of ids, without keys.
         at_once: size of a batch.
     """
     ids = np.array(request.ids, dtype=np.int64)
     for first in range(0, len(ids), at_once):
-        locations = list(locations_of(ids[first : first + at_once]))
+        locations = locations_of(ids[first : first + at_once])
         if request.with_keys:
             _add_keys(locations, tables)
         yield locations
@@ -156,7 +165,7 @@ def _batches(
 def _locations_of_keys(
     keys: Sequence[str],
     tables: Mapping[str, Keys | None],
-    locations_of: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
+    locations_of: _LocationsOf,
 ) -> list[pb.SequenceLocation]:
     """Returns the locations of keys, in their order; an unknown key has one location, with id -1."""
     answers: list[list[pb.SequenceLocation]] = [[] for _ in keys]
@@ -181,6 +190,7 @@ def _locations_of_keys(
 
 
 def _add_keys(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Keys | None]) -> None:
+    """Adds to each location the key of its id, if its component has keys."""
     for component, table in tables.items():
         if table is None:
             continue
@@ -193,11 +203,11 @@ def _add_keys(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Key
 def _locations_of_ids(
     source: Source,
     assignment: Assignment | None,
-    topology: pb.Topology,
+    workers_per_rank: int,
     ids: NDArray[np.int64],
     components: Sequence[str],
-) -> Iterator[pb.SequenceLocation]:
-    """Yields the locations of each id; a sequence that was split has one for each piece.
+) -> list[pb.SequenceLocation]:
+    """Returns the locations of each id; a sequence that was split has one for each piece.
 
     In a mixture, an id has a location for each time that the epoch uses it. If a component has the id but the epoch
     does not use it, its location has no position.
@@ -205,35 +215,51 @@ def _locations_of_ids(
     Args:
         source: the epoch.
         assignment: by which ranks get the bins; None if only positions are asked for.
-        topology: of the request, with `assignment`.
+        workers_per_rank: dataloader workers of a rank, with `assignment`.
         ids: int64 [n].
         components: names of a mixture's components; empty for a dataset.
     """
     found = source.locate(ids)
-    nowhere = np.full(len(found.ids), -1)
-    component_ids = nowhere if found.component_ids is None else found.component_ids
-    steps = ranks = slots = nowhere
+    locations = _locations_in_epoch(found, components)
     if assignment is not None:
         streamed = assignment.locate(found.positions, found.index_in_bin)
-        steps, ranks, slots = streamed.steps, streamed.ranks, streamed.slots
-    for component_id, sequence_id, first_token, length, position, index, step, rank, slot in zip(
-        component_ids.tolist(),
-        found.ids.tolist(),
-        found.first_tokens.tolist(),
-        found.lengths.tolist(),
-        found.positions.tolist(),
-        found.index_in_bin.tolist(),
-        steps.tolist(),
-        ranks.tolist(),
-        slots.tolist(),
-        strict=True,
-    ):
-        location = pb.SequenceLocation(id=sequence_id, found=length >= 0)
-        if length >= 0:
-            location.length, location.position, location.index_in_bin = length, position, index
-            location.first_token = first_token
-            location.component = components[component_id] if component_id >= 0 else ""
+        _add_stream_locations(locations, streamed, workers_per_rank)
+    return locations
+
+
+def _locations_in_epoch(found: Locations, components: Sequence[str]) -> list[pb.SequenceLocation]:
+    """Returns a message for each row, without the rank that gets the bin."""
+    component_ids = np.full(len(found.ids), -1) if found.component_ids is None else found.component_ids
+    return [
+        pb.SequenceLocation(
+            id=sequence_id,
+            found=True,
+            length=length,
+            first_token=first_token,
+            position=position,
+            index_in_bin=index_in_bin,
+            component=components[component_id] if component_id >= 0 else "",
+        )
+        if length >= 0
+        else pb.SequenceLocation(id=sequence_id)
+        for sequence_id, length, first_token, position, index_in_bin, component_id in zip(
+            found.ids.tolist(),
+            found.lengths.tolist(),
+            found.first_tokens.tolist(),
+            found.positions.tolist(),
+            found.index_in_bin.tolist(),
+            component_ids.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _add_stream_locations(
+    locations: Sequence[pb.SequenceLocation], streamed: StreamLocations, workers_per_rank: int
+) -> None:
+    """Adds to each location the rank and step that get its bin, if any do."""
+    columns = (streamed.steps.tolist(), streamed.ranks.tolist(), streamed.slots.tolist())
+    for location, step, rank, slot in zip(locations, *columns, strict=True):
         if step >= 0:
-            worker = step % topology.workers_per_rank
+            worker = step % workers_per_rank
             location.stream_location.CopyFrom(pb.StreamLocation(step=step, rank=rank, worker=worker, slot=slot))
-        yield location

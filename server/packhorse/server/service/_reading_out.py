@@ -36,7 +36,7 @@ async def reading_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
             if not done or reading.cancelled():
                 break
             failure = reading.exception()
-            is_undecodable = isinstance(failure, ServiceError)  # from `interceptor`
+            is_undecodable = isinstance(failure, ServiceError)  # from `followed_call`
             if not is_undecodable and (failure or reading.result() is None):
                 break
         raise

@@ -1,7 +1,7 @@
 """A budget of bytes that all requests share.
 
 Owns the counting and the waiting. Leaves the refusals to `servicer`, how much a request needs to `backend`, how many
-bytes there are to whoever makes a budget (`servicer` for answers, `interceptor` for requests), the largest message to
+bytes there are to whoever makes a budget (`servicer` for answers, `followed_call` for requests), the largest message to
 `sizes`, and the number of streams to `stream_limit`.
 """
 

@@ -20,10 +20,10 @@ from packhorse.dataset import (
     TakedownError,
     TakedownFile,
 )
-from packhorse.server.datasets.followed_takedown import NO_FILE, FollowedTakedown
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.server.datasets.refusals import not_served
 from packhorse.server.datasets.stream_progress import StreamProgress
+from packhorse.server.datasets.taken_away.followed_takedown import NO_FILE, FollowedTakedown
 from packhorse.storage import look_at
 
 FRESH_SECONDS = 0.25

@@ -20,7 +20,7 @@ from packhorse.dataset import (
 )
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.server.datasets.stream_progress import StreamProgress
-from packhorse.server.datasets.unknown_names import unknown_names
+from packhorse.server.datasets.taken_away.unknown_names import unknown_names
 from packhorse.storage import Stamp, stamp_of
 
 _LOG = logging.getLogger(__name__)
