@@ -18,7 +18,7 @@ from workload import Workspace, in_words, serving
 from packhorse.client import connect
 from packhorse.epoch import EpochView, PlanIndex
 from packhorse.epoch.balance import arrange
-from packhorse.epoch.waiting import Waiting, waiting_of_costs
+from packhorse.epoch.figures.waiting import Waiting, waiting_of_costs
 from packhorse.packing import counts_of_templates, pack_histogram
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Topology
 

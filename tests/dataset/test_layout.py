@@ -2,7 +2,7 @@
 
 import pytest
 
-from packhorse.dataset._json_files import parse_counts, parse_templates, render_counts, render_templates
+from packhorse.dataset.json_files import parse_counts, parse_templates, render_counts, render_templates
 
 
 def test_json_files_survive_a_round_trip() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from packhorse.epoch import Assignment
 from packhorse.epoch.balance import arrange
-from packhorse.epoch.waiting import Waiting, idle_share, waiting_of, waiting_of_costs, waiting_of_plan
+from packhorse.epoch.figures.waiting import Waiting, idle_share, waiting_of, waiting_of_costs, waiting_of_plan
 from packhorse.topology import Balance, Topology
 
 BALANCES = (Balance.MICRO_STEP, Balance.OPTIMIZER_STEP)

@@ -6,8 +6,9 @@ import pytest
 
 from packhorse.epoch import EpochView
 from packhorse.epoch.draws import BLOCK
-from packhorse.epoch.permutation import Permutation, derive_key
+from packhorse.epoch.permutation import Permutation
 from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.seeds import derive_key
 from packhorse.epoch.vector_instructions import LANES, WIDE_LANES, copy_lanes, count_lanes, fill_lanes, prefetch
 
 

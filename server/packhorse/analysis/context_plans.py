@@ -3,7 +3,7 @@
 A context plan is a plan whose bins are each shared by a context-parallel group of ranks. Owns the model of time: the
 cost of computing, as `ContextRule` states it, plus a price for each token whose keys and values a rank receives.
 Communication is not overlapped with computing. Leaves laying out bins to `packhorse.topology`, and their balance to
-`epoch.waiting`.
+`epoch.figures.waiting`.
 """
 
 from collections import Counter

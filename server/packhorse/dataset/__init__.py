@@ -1,9 +1,8 @@
 """The prepared folder: its layout, its checks, its digest and versions, and the mixtures and takedowns of such folders.
 
-Only re-exports. Start with `load`, which opens a folder, and `write`, which completes one.
+Only re-exports. Start with `load`, which opens a folder, and `output.write`, which completes one.
 """
 
-from packhorse.dataset._json_files import read_records, write_records
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts
 from packhorse.dataset.errors import PreparedDatasetError
@@ -47,6 +46,7 @@ from packhorse.dataset.files.takedown_file import (
     takedown_text,
 )
 from packhorse.dataset.files.toml_files import text_of
+from packhorse.dataset.json_files import read_records, write_records
 from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys
 from packhorse.dataset.layout import (
     CLASSES,
@@ -66,10 +66,12 @@ from packhorse.dataset.layout import (
     is_prepared,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
-from packhorse.dataset.manifest import FORMAT_VERSION, Keep, Manifest, OverLength, PlanOptions
+from packhorse.dataset.manifest import FORMAT_VERSION, Manifest
 from packhorse.dataset.output.locked import LOCK, locked
 from packhorse.dataset.output.refusals import refuse_holding, refuse_output
 from packhorse.dataset.output.replacing import aside_of, left_aside, written_whole
+from packhorse.dataset.output.write import seal
+from packhorse.dataset.plan_options import Keep, OverLength, PlanOptions
 from packhorse.dataset.quality import stats_of
 from packhorse.dataset.seqpack_layout import (
     Loaded,
@@ -82,7 +84,6 @@ from packhorse.dataset.seqpack_layout import (
 from packhorse.dataset.verifying.files import verify_files
 from packhorse.dataset.verifying.lengths import Difference, LengthReport, LengthsOf, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_tokens, link_versions, prune_version, versions_of
-from packhorse.dataset.write import seal
 
 __all__ = [
     "CLASSES",

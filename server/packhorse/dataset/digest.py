@@ -11,7 +11,8 @@ from typing import Any
 from packhorse.dataset._fields import as_object
 from packhorse.dataset.facts import ResourceRecord
 from packhorse.dataset.layout import CLASSES, GROUPS, MEMBERS, POOLS, RESOURCES, STARTS
-from packhorse.dataset.manifest import EPOCH_VERSION, PlanOptions
+from packhorse.dataset.manifest import EPOCH_VERSION
+from packhorse.dataset.plan_options import PlanOptions
 from packhorse.packing import canonical_templates
 
 PARTS = ("counts", "options", "templates", "pools")

@@ -1,7 +1,7 @@
 """The prepared folder on disk: the names of its files, and which folders are prepared ones.
 
 Leaves reading files safely to `plain_files`, the manifest to `manifest`, counts and templates to
-`_json_files`, arrays to `arrays`, and the folder as a whole to `load`.
+`json_files`, arrays to `arrays`, and the folder as a whole to `load`.
 """
 
 from pathlib import Path

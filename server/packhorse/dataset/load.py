@@ -1,7 +1,7 @@
 """Opening a prepared folder; a damaged one is refused with the file and the reason.
 
 Owns `PreparedDataset`, and every check that the files agree before a plan is served from them. Leaves comparing lengths
-with the data to `verifying`, writing a folder to `write`, and seqpack's layout to `seqpack_layout`.
+with the data to `verifying`, writing a folder to `output.write`, and seqpack's layout to `seqpack_layout`.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import map_array
 from packhorse.dataset.digest import dataset_digest
 from packhorse.dataset.errors import PreparedDatasetError, short_path
 from packhorse.dataset.files.mixture_file import MIXTURE_SUFFIX
+from packhorse.dataset.json_files import parse_counts, parse_templates
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import (
     CLASSES,
@@ -40,8 +40,8 @@ from packhorse.dataset.layout import (
 )
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
 from packhorse.dataset.output.replacing import aside_of
+from packhorse.dataset.output.write import optional_files
 from packhorse.dataset.plain_files import read_file, sha256_of
-from packhorse.dataset.write import optional_files
 from packhorse.epoch import Budgets, EpochView, GroupedSource, Groups, PlanIndex, PoolArray, WindowedView
 from packhorse.packing import Template
 from packhorse.parameters import parameter

@@ -1,18 +1,18 @@
 """The manifest of a prepared folder: facts, the plan's options with their defaults, and checksums.
 
-Owns the options, the rules that the fields keep, the one way to write a manifest as JSON, and the refusal of any other
-bytes. The facts are in `facts`. Comparing a manifest with the files beside it is in `load`, and comparing JSON with
-dataclasses in `_fields`.
+Owns the rules that the fields keep, the one way to write a manifest as JSON, and the refusal of any other bytes. The
+facts are in `facts`, the options in `plan_options`. Comparing a manifest with the files beside it is in `load`, and
+comparing JSON with dataclasses in `_fields`.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from packhorse.dataset._fields import LATER, as_object, check_fields
+from packhorse.dataset._fields import as_object, check_fields
 from packhorse.dataset.errors import PreparedDatasetError
 from packhorse.dataset.facts import (
     MOST_LISTED,
@@ -27,8 +27,8 @@ from packhorse.dataset.facts import (
     SkippedRows,
     TokensRecord,
 )
-from packhorse.parameters import parameter
-from packhorse.topology import DEFAULT_COST_CAP_PERCENT, LEAST_EXTRA_TOKENS, ContextRule, RoomRule
+from packhorse.dataset.plan_options import PlanOptions
+from packhorse.topology import LEAST_EXTRA_TOKENS
 
 FORMAT_VERSION = 1
 """Version of the folder's layout."""
@@ -42,70 +42,6 @@ MOST_MANIFEST_BYTES = 1 << 20
 _DIGEST = re.compile("[0-9a-f]{16}(-[0-9a-f]{16}){3}")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _MOST_INT64 = 2**63 - 1
-
-OverLength = Literal["error", "drop", "truncate", "split"]
-"""Treatment of sequences that are too long for a bin."""
-
-Keep = Literal["head", "tail"]
-"""Which end of a truncated sequence stays in the plan."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """Options of a plan: with the counts, they determine it."""
-
-    max_seq_len: int
-    """A bin's capacity in tokens, in [1, 2^31)."""
-    algorithm: str = "auto"
-    """The packer: "auto", or a name in `packhorse.packing.PACKERS`."""
-    max_sequences_per_bin: int | None = None
-    """The most sequences in a bin. By default there is no limit."""
-    over_length: OverLength = "error"
-    """What happens to a sequence longer than max_seq_len. "error" refuses it, "drop" leaves it out, "truncate" keeps as
-    many of its tokens as fit, and "split" keeps all, in pieces, but refuses it if it takes of a resource. The manifest
-    counts these sequences and the lost tokens, and over_length.npy lists them.
-    """
-    keep: Keep = "head"
-    """Which end of a truncated sequence stays: "head", its first tokens, or "tail", its last."""
-    align: int = 1
-    """A sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need."""
-    extra_tokens: int = 0
-    """Tokens kept free for each sequence in addition to its own, before rounding (for BOS, EOS). -1 leaves out the last
-    token of each, which trainers that shift labels predict and never read.
-    """
-    tokens_per_rank: int | None = field(default=None, metadata=LATER)
-    """For dynamic context parallelism: each rank computes this many tokens at a time, and max_seq_len / tokens_per_rank
-    ranks, a power of two, share a bin. By default a rank takes a whole bin.
-    """
-    cost_cap_percent: int | None = field(default=None, metadata=LATER)
-    """With `tokens_per_rank`: the most that sequences may cost on each of their ranks, in percent of a rank full of
-    short sequences. A sequence that costs more gets more ranks than its tokens need. By default 300.
-    """
-
-    @property
-    def context(self) -> ContextRule | None:
-        """How bins are laid over groups of ranks; None if a rank takes a bin.
-
-        Raises:
-            ValueError: the options do not make a rule.
-        """
-        if self.tokens_per_rank is None:
-            return None
-        ranks, rest = divmod(self.max_seq_len, max(1, self.tokens_per_rank))
-        if self.tokens_per_rank < 1 or rest or ranks & (ranks - 1):
-            raise ValueError(
-                parameter("max_seq_len")
-                + f" {self.max_seq_len} must be a power of two times "
-                + parameter("tokens_per_rank")
-                + f" {self.tokens_per_rank}"
-            )
-        cap = DEFAULT_COST_CAP_PERCENT if self.cost_cap_percent is None else self.cost_cap_percent
-        return ContextRule(self.tokens_per_rank, ranks, cap)
-
-    @property
-    def rooms(self) -> RoomRule:
-        """The rule from a sequence's length to its room in a bin."""
-        return RoomRule(self.max_seq_len, self.align, self.extra_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)

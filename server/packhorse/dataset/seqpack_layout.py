@@ -1,7 +1,7 @@
 """seqpack's folder layout: the same facts as ours, with one pool file for each length and no checksums.
 
 seqpack is the library whose `load_prepared` users of this one may know. Owns reading and writing its layout, and our
-`load_prepared`, which reads either layout. Our own is in `layout`, opened by `load` and written by `write`.
+`load_prepared`, which reads either layout. Our own is in `layout`, opened by `load` and written by `output.write`.
 """
 
 import json
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import create_array
 from packhorse.dataset.errors import PreparedDatasetError
+from packhorse.dataset.json_files import parse_counts, parse_templates
 from packhorse.dataset.layout import COUNTS, MANIFEST, SEQPACK_POOLS, TEMPLATES
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.manifest import Manifest

@@ -6,21 +6,23 @@ This file only exports. `Source` is the interface of an epoch, `EpochView` the e
 
 from packhorse.epoch.assignment import Assignment, StreamLocations
 from packhorse.epoch.balance import MAX_BINS_PER_OPTIMIZER_STEP, arrange
-from packhorse.epoch.bin_mates import bin_mates_again
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compile import compile_kernels
-from packhorse.epoch.permutation import Permutation, derive_key, independent_seed
+from packhorse.epoch.figures.bin_mates import bin_mates_again
+from packhorse.epoch.figures.shuffle_quality import ShuffleQuality, shuffle_quality
+from packhorse.epoch.figures.waiting import Waiting, idle_share, waiting_of, waiting_of_plan
+from packhorse.epoch.permutation import Permutation
 from packhorse.epoch.plan_index import Budgets, PlanIndex
-from packhorse.epoch.shuffle_quality import ShuffleQuality, shuffle_quality
+from packhorse.epoch.seeds import derive_key, independent_seed
 from packhorse.epoch.sources.groups import GroupedSource, Groups
+from packhorse.epoch.sources.materialized import materialize_epoch
 from packhorse.epoch.sources.mixture import Chain, Mixture, first_difference
 from packhorse.epoch.sources.mixture_epoch import BinRange, MixtureEpoch
-from packhorse.epoch.sources.prepared import EpochView, materialize_epoch
+from packhorse.epoch.sources.prepared import EpochView
 from packhorse.epoch.sources.renumbered import MAX_ROWS, JoinedSource, SkipSource
 from packhorse.epoch.sources.source import Locations, Source
 from packhorse.epoch.sources.stages import Component, Stage, WeightsBy, WhenOut, bin_shares
 from packhorse.epoch.sources.windows import MAX_WINDOWS, WindowedView
-from packhorse.epoch.waiting import Waiting, idle_share, waiting_of, waiting_of_plan
 from packhorse.topology import Topology
 
 __all__ = [

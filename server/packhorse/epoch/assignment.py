@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from packhorse.epoch._last_step import FilledStep, fill_last_step
 from packhorse.epoch.balance import arrange as arrange_by_cost
 from packhorse.epoch.bins import Bins, joined
-from packhorse.epoch.permutation import GOLDEN, derive_key
+from packhorse.epoch.permutation import GOLDEN
+from packhorse.epoch.seeds import derive_key
 from packhorse.epoch.sources.source import Source
 from packhorse.storage import BoundedCache
 from packhorse.topology import Balance, RemainderPolicy, Stretch, Topology

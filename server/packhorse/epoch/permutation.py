@@ -1,7 +1,7 @@
-"""Keyed bijections σ on [0, size), computed one element at a time, and the keys that decide them.
+"""Keyed bijections σ on [0, size), computed one element at a time.
 
-Owns the permutation and its inverse, as kernels and as `Permutation`, and `derive_key`: a key is a hash of (seed,
-epoch, purpose). Leaves permuting many values with different parameters at once to `epoch.draws`.
+Owns the permutation and its inverse, as kernels and as `Permutation`. Leaves the keys to `epoch.seeds`, and permuting
+many values with different parameters at once to `epoch.draws`.
 
 The permutation is a Feistel network on a rectangle. A value x = (line << half_bits) | column is the cell on a line, in
 a column, of 2^half_bits columns and ceil(size / 2^half_bits) lines. Rounds alternate: an even one rotates the line by a
@@ -15,18 +15,14 @@ walking). A round hashes a half, a line or column of at most 32 bits, in arithme
 Wellons' lowbias32. Parameters come from splitmix64.
 """
 
-import hashlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.compiling import inlined, kernel_or, kernel_part, plain_form
-from packhorse.packing import seed_from_components
+from packhorse.epoch.seeds import checked_seed
 from packhorse.topology import checked_integer
-
-MAX_SEED = 2**64 - 1
-"""Largest seed, and largest epoch."""
 
 SMALL, TINY = np.uint64(4096), np.uint64(16)
 """Sizes below these take twelve and thirty rounds. Golden vectors freeze these and all other constants here."""
@@ -53,42 +49,6 @@ _HALF_A, _HALF_B = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 _U0, _U1, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32))
 _1, _15, _31 = np.uint32(1), np.uint32(15), np.uint32(31)
 _SIGN_SHIFT = np.int32(31)  # spreads the sign bit of an int32 over all its bits
-
-
-def derive_key(seed: int, epoch: int, purpose: str) -> int:
-    """Returns the 64-bit key for one purpose in one epoch.
-
-    Example:
-        >>> derive_key(1, 0, "bins") == derive_key(0, 1, "bins")
-        False
-
-    Args:
-        seed: in [0, 2^64).
-        epoch: in [0, 2^64).
-        purpose: what the key is for, e.g. "bins"; different purposes are independent.
-    """
-    material = b"packhorse.epoch.v1\0" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little") + purpose.encode()
-    return int.from_bytes(hashlib.blake2b(material, digest_size=8).digest(), "little")
-
-
-def independent_seed(seed: int, rank: int, worker: int) -> int:
-    """Returns the seed under which one worker goes through the whole epoch (StreamMode INDEPENDENT).
-
-    Example:
-        >>> independent_seed(7, 0, 1) == independent_seed(7, 1, 0)
-        False
-
-    Args:
-        seed: the run's seed.
-        rank: data-parallel rank.
-        worker: dataloader worker within the rank.
-    """
-    return seed_from_components(seed, rank, worker)
-
-
-def checked_seed(name: str, value: object) -> int:
-    """Returns a seed or epoch as an int; raises a ValueError with its name if it is not an integer in [0, 2^64)."""
-    return checked_integer(name, value, 0, MAX_SEED)
 
 
 @inlined

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packhorse.epoch import EpochView, PlanIndex, WindowedView, shuffle_quality
-from packhorse.epoch.shuffle_quality import PAGE_BYTES
+from packhorse.epoch.figures.shuffle_quality import PAGE_BYTES
 from packhorse.packing import pack_histogram
 
 

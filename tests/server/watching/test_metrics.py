@@ -17,7 +17,7 @@ from tests.faulty_server import Faults
 from packhorse.client import connect
 from packhorse.client.errors import InvalidRequestError
 from packhorse.dataset import MixtureDataset, MixtureFile, open_prepared
-from packhorse.epoch.waiting import idle_share, waiting_of, waiting_of_plan
+from packhorse.epoch.figures.waiting import idle_share, waiting_of, waiting_of_plan
 from packhorse.prepare import Execution, InputColumns, Resource, prepare
 from packhorse.server.watching import waiting as waiting_gauge
 from packhorse.server.watching.metrics import (

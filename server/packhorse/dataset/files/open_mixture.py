@@ -24,7 +24,8 @@ from packhorse.dataset.files.mixture_file import (
 )
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.load import PreparedDataset
-from packhorse.dataset.manifest import Manifest, PlanOptions
+from packhorse.dataset.manifest import Manifest
+from packhorse.dataset.plan_options import PlanOptions
 from packhorse.epoch import (
     MAX_ROWS,
     Chain,

@@ -1,1 +1,1 @@
-"""The folder that a command writes: its lock, which folder it may replace, and how it takes its name."""
+"""The folder that a command writes: its last files, its lock, which folder it replaces, and how it takes its name."""

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.epoch.permutation import checked_seed, derive_key
+from packhorse.epoch.seeds import checked_seed, derive_key
 from packhorse.epoch.sources._component_order import ComponentOrder
 from packhorse.epoch.sources._dues import Dues
 from packhorse.epoch.sources._split import DEBT_UNITS

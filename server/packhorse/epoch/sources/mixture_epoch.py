@@ -132,10 +132,8 @@ class MixtureEpoch:
         outline = Outline.of(len(wanted_positions), np.repeat(first_datasets, sizes))
         unfilled = concatenated([self._find_part(part, outline) for part in parts])
         if len(parts) > 1:
-            by_part, outline = (
-                outline,
-                Outline.of(len(wanted_positions), np.empty(len(wanted_positions), dtype=np.int32)),
-            )
+            by_part = outline
+            outline = Outline.of(len(wanted_positions), np.empty(len(wanted_positions), dtype=np.int32))
             unfilled = reordered(unfilled, by_part, order, outline)
         return filled(unfilled, outline, wanted_positions)
 
@@ -221,9 +219,9 @@ class MixtureEpoch:
             return self._segments[0].look_up(draws)
         components = np.empty(len(draws), dtype=np.int32)
         numbers = np.empty(len(draws), dtype=np.int64)
-        which = np.searchsorted(self._firsts, draws, side="right") - 1
-        for number in np.flatnonzero(np.bincount(which)).tolist():
-            segment, indices = self._segments[number], np.flatnonzero(which == number)
+        segment_of = np.searchsorted(self._firsts, draws, side="right") - 1
+        for number in np.flatnonzero(np.bincount(segment_of)).tolist():
+            segment, indices = self._segments[number], np.flatnonzero(segment_of == number)
             components[indices], numbers_in_segment = segment.look_up(draws[indices])
             numbers[indices] = numbers_in_segment + segment.before[components[indices]]
         return components, numbers

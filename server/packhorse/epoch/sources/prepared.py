@@ -1,12 +1,10 @@
 """The epoch of a prepared dataset as a function: from any position to its bin, and from any id to its position.
 
-Owns `EpochView`, the source of which all others are made, and `materialize_epoch`, which gives its bins as lists.
-Leaves the compiled loops to `plan_kernels` and `locating_kernels`, the ranks that get the positions to `assignment`,
-and the pool's files to `packhorse.dataset`.
+Owns `EpochView`, the source of which all others are made. Leaves the compiled loops to `plan_kernels` and
+`locating_kernels`, the ranks that get the positions to `assignment`, and the pool's files to `packhorse.dataset`.
 """
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -16,16 +14,14 @@ from packhorse.epoch import locating_kernels, plan_kernels
 from packhorse.epoch.bins import Bins, PoolArray, read_only
 from packhorse.epoch.columns import column_to_read, column_to_write
 from packhorse.epoch.draws import MOST_IN_NARROW_WORDS, permute_positions
-from packhorse.epoch.permutation import ROW_WIDTH, Permutation, checked_seed, derive_key, fill_parameters
+from packhorse.epoch.permutation import ROW_WIDTH, Permutation, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.seeds import checked_seed, derive_key
 from packhorse.epoch.sources.source import Locations, checked_positions
 from packhorse.epoch.sources.unfilled import LENGTH_DTYPE, Columns, Outline, UnfilledBins, bins_at
-from packhorse.packing import Template
 
 LocateEntries = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
 """A function such as `EpochView.locate_entries`."""
-
-_BINS_AT_ONCE = 4096  # that `materialize_epoch` draws
 
 
 class EpochView:
@@ -180,17 +176,18 @@ def located(
 ) -> Locations:
     """Returns where ids are in an epoch: finds their entries in the pool, which `locate_entries` then locates."""
     wanted_ids = np.ascontiguousarray(ids, dtype=np.int64)
-    which, length_index, entries = _find_entries(plan, pool, first_tokens is not None, wanted_ids)
+    index_of_id, length_index, entries = _find_entries(plan, pool, first_tokens is not None, wanted_ids)
     firsts = np.where(entries < 0, -1, 0)  # first token of each entry in its sequence
     if first_tokens is not None:
         firsts[entries >= 0] = first_tokens[entries[entries >= 0]]
-        order = np.lexsort((firsts, which))
-        which, length_index, entries, firsts = which[order], length_index[order], entries[order], firsts[order]
+        order = np.lexsort((firsts, index_of_id))
+        index_of_id, length_index = index_of_id[order], length_index[order]
+        entries, firsts = entries[order], firsts[order]
     positions, index_in_bin = locate_entries(length_index, entries)
-    lengths = np.full(len(which), -1, dtype=np.int64)
+    lengths = np.full(len(index_of_id), -1, dtype=np.int64)
     lengths[entries >= 0] = plan.lengths[length_index[entries >= 0]]
     return Locations(
-        ids=wanted_ids[which],
+        ids=wanted_ids[index_of_id],
         first_tokens=firsts,
         lengths=lengths,
         positions=positions,
@@ -213,45 +210,3 @@ def _find_entries(
         if num_found <= num_rows:
             return rows
         num_rows = num_found  # an id has a row for each piece, so the arrays were too short
-
-
-def materialize_epoch(
-    templates: Mapping[Template, int],
-    length_to_indices: Mapping[int, NDArray[np.integer]],
-    seed: int | None = None,
-) -> Iterator[list[int]]:
-    """Yields every bin of one epoch, in the order of positions, from templates and in-memory pools.
-
-    Example:
-        >>> bins = list(materialize_epoch({(5, 3): 2}, {5: np.array([0, 2]), 3: np.array([1, 3])}, seed=1))
-        >>> len(bins), sorted(sum(bins, []))
-        (2, [0, 1, 2, 3])
-
-    Args:
-        templates: template → multiplicity.
-        length_to_indices: length in tokens → the indices of all sequences of that length, int [count].
-        seed: in [0, 2^64); None for a random one.
-
-    Yields:
-        Each bin's indices, as ints, in the order of its template.
-
-    Raises:
-        ValueError: the templates do not use every index exactly once.
-    """
-    lengths = sorted(length for length, indices in length_to_indices.items() if len(indices))
-    counts = {length: len(length_to_indices[length]) for length in lengths}
-    plan = PlanIndex.build(templates, counts, max((sum(template) for template in templates), default=1))
-    pool = np.concatenate(
-        [np.asarray(length_to_indices[n], dtype=np.int64) for n in lengths] or [np.empty(0, np.int64)]
-    )
-    view = EpochView(plan, pool, seed=secrets.randbits(64) if seed is None else seed, epoch=0)
-    return _lists(view)
-
-
-def _lists(view: EpochView) -> Iterator[list[int]]:
-    for first in range(0, view.num_bins, _BINS_AT_ONCE):
-        bins = view.bins(np.arange(first, min(first + _BINS_AT_ONCE, view.num_bins)))
-        ids, start = bins.ids.tolist(), 0
-        for end in bins.bin_ends.tolist():
-            yield ids[start:end]
-            start = end

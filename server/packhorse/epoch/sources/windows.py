@@ -25,8 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.compiling import inlined, kernel_or, plain_form
 from packhorse.epoch.bins import Bins, PoolArray, read_only
-from packhorse.epoch.permutation import GOLDEN, ROW_WIDTH, Permutation, checked_seed, derive_key, mix
+from packhorse.epoch.permutation import GOLDEN, ROW_WIDTH, Permutation, mix
 from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.seeds import checked_seed, derive_key
 from packhorse.epoch.sources.prepared import EpochView, check_pool, located
 from packhorse.epoch.sources.source import Locations, checked_positions
 from packhorse.epoch.sources.unfilled import Outline, UnfilledBins, bins_at, concatenated, reordered

@@ -14,7 +14,7 @@ from tests.flat_words import prepare
 from packhorse.analysis import context_lengths
 from packhorse.analysis.commands.inspect import command
 from packhorse.dataset import PreparedDataset, open_prepared
-from packhorse.epoch.waiting import waiting_of_plan
+from packhorse.epoch.figures.waiting import waiting_of_plan
 from packhorse.topology import Topology
 
 

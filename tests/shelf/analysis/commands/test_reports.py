@@ -4,7 +4,7 @@ import pytest
 
 from packhorse.analysis import WaitingRow
 from packhorse.analysis.commands.waiting_advice import advice
-from packhorse.epoch.waiting import Waiting
+from packhorse.epoch.figures.waiting import Waiting
 from packhorse.topology import Balance, Topology
 
 

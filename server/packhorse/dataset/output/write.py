@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from packhorse.dataset._json_files import render_counts, render_templates
 from packhorse.dataset.digest import dataset_digest
 from packhorse.dataset.facts import MOST_LISTED, Facts
+from packhorse.dataset.json_files import render_counts, render_templates
 from packhorse.dataset.layout import (
     CLASSES,
     COUNTS,
@@ -33,8 +33,9 @@ from packhorse.dataset.layout import (
     STARTS,
     TEMPLATES,
 )
-from packhorse.dataset.manifest import Manifest, PlanOptions
+from packhorse.dataset.manifest import Manifest
 from packhorse.dataset.plain_files import sha256_of
+from packhorse.dataset.plan_options import PlanOptions
 from packhorse.packing import PackingPlan
 
 
