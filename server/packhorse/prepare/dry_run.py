@@ -15,11 +15,13 @@ from typing import Any, ParamSpec
 
 from packhorse.dataset import Inputs, OverLengthLedger
 from packhorse.jobs import Execution
-from packhorse.packing import PackingStats
+from packhorse.packing import PackingPlan, PackingStats
+from packhorse.prepare._sort import Sort
 from packhorse.prepare.job import checked_job
 from packhorse.prepare.options import plan_and_columns
 from packhorse.prepare.pipeline import prepare
 from packhorse.prepare.records.inputs import write_inputs
+from packhorse.prepare.totals import Counted
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -95,27 +97,25 @@ def dry_run(**arguments: Any) -> DryRun:
         FileExistsError, FileNotFoundError, ValueError, TypeError, ImportError: as `prepare` does.
     """
     begin = time.perf_counter()
-    pop = arguments.pop
-    options, columns = plan_and_columns(pop("max_seq_len"), pop("length_column"), pop("plan"), pop("columns"))
-    execution = pop("execution") or Execution()
-    job = checked_job(**arguments, plan=options, columns=columns, execution=execution)
+    max_seq_len, length_column = arguments.pop("max_seq_len"), arguments.pop("length_column")
+    plan_options, columns = plan_and_columns(
+        max_seq_len, length_column, arguments.pop("plan"), arguments.pop("columns")
+    )
+    execution = arguments.pop("execution") or Execution()
+    job = checked_job(**arguments, plan=plan_options, columns=columns, execution=execution)
     with tempfile.TemporaryDirectory(prefix="packhorse-") as scratch, job.started(Path(scratch)) as sort:
         counting_begin = time.perf_counter()
         counted = sort.count()
         counting_seconds = time.perf_counter() - counting_begin
         plan = sort.plan(counted)
         other_seconds = time.perf_counter() - begin - counting_seconds  # for finding the input, and planning
-    disk_bytes = counted.array_bytes + _OTHER_BYTES + (sort.groups.array_bytes if sort.groups else 0)
-    stats = sort.stats(plan)
-    if sort.sequences.keys is not None:
-        disk_bytes += sum(len(some.data) + _KEY_BYTES * len(some.sizes) for some in sort.sequences.keys.rows())
-    disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)
+    disk_bytes = _disk_bytes(sort, counted, plan)
     parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
     num_passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids takes about as long as another pass
     return DryRun(
         inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
         over_length=counted.facts.over_length,
-        stats=replace(stats, n_sequences=counted.facts.num_sequences),
+        stats=replace(sort.stats(plan), n_sequences=counted.facts.num_sequences),
         algorithm=plan.algorithm,
         plan_cut_off=plan.cut_off,
         disk_bytes=disk_bytes,
@@ -123,3 +123,11 @@ def dry_run(**arguments: Any) -> DryRun:
         free_bytes=shutil.disk_usage(parent).free,
         seconds=other_seconds + num_passes * counting_seconds + disk_bytes / _CHECKSUM_BYTES_PER_SECOND,
     )
+
+
+def _disk_bytes(sort: Sort, counted: Counted, plan: PackingPlan) -> int:
+    """Returns about how many bytes the prepared folder takes."""
+    num_bytes = counted.array_bytes + _OTHER_BYTES + (sort.groups.array_bytes if sort.groups else 0)
+    if sort.sequences.keys is not None:
+        num_bytes += sum(len(keys.data) + _KEY_BYTES * len(keys.sizes) for keys in sort.sequences.keys.rows())
+    return num_bytes + sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)

@@ -1,12 +1,14 @@
 """Which flags of `packhorse tokenize` go together, and the options of `packhorse.tokenize` that they make.
 
-Owns telling text from chats, pairs and preferences by their columns, and refusing flags of the other forms. The flags
-themselves are in `commands/tokenize`. `given` is flag → value; without the flag None, False or empty, or its default.
+Owns telling text from chats, pairs and preferences by their columns, and refusing flags of the other forms. Their
+values are in `_flags`, and the flags themselves in `commands/tokenize`.
 """
 
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,39 +24,35 @@ from packhorse.tokenize import (
     columns_of,
     is_token_file,
 )
+from packhorse.tokenize.columns import AnyColumns
+from packhorse.tokenize.commands._flags import FORM_COLUMNS, TokenizeFlags
 
 Form = type[ChatColumns | PairColumns | PreferenceColumns]
-
-_FORM_COLUMNS = ("messages", "prompt", "response", "chosen", "rejected")
-"""The columns that make a form; each has a flag, such as --messages-column."""
-
-_TEXT_FLAGS = ("text_column", "id_column", "documents", "glob")
-"""Flags that only plain text has."""
+"""The class of the columns of chats, pairs or preferences."""
 
 
-def with_standard_columns(inputs: Sequence[str], train_tokenizer: bool, given: dict[str, Any]) -> dict[str, Any]:
+def with_standard_columns(inputs: Sequence[str], train_tokenizer: bool, flags: TokenizeFlags) -> TokenizeFlags:
     """Returns the flags. If none says what the rows hold, the standard columns of the input are filled in."""
-    if train_tokenizer or any(given[name] is not None for name in (*_TEXT_FLAGS, "bos")):
-        return given
-    if any(given[f"{name}_column"] is not None for name in _FORM_COLUMNS):
-        return given
+    if train_tokenizer or flags.are_for_text or flags.bos is not None or flags.form_columns:
+        return flags
     try:
         columns = columns_of(inputs)
     except ValueError as error:
         raise click.UsageError(in_flags(message_of(error), click.get_current_context().command.params)) from None
-    return given | {f"{name}_column": getattr(columns, name, None) for name in _FORM_COLUMNS}
+    standard: dict[str, Any] = {f"{kind}_column": getattr(columns, kind, None) for kind in FORM_COLUMNS}
+    return replace(flags, **standard)
 
 
-def form_of(given: Mapping[str, Any]) -> Form | None:
+def form_of(flags: TokenizeFlags) -> Form | None:
     """Returns the form of rows that the column flags make; None for text."""
-    named = {name for name in _FORM_COLUMNS if given[f"{name}_column"] is not None}
-    if named - {"prompt"} == {"chosen", "rejected"}:
+    kinds = set(flags.form_columns)
+    if kinds - {"prompt"} == {"chosen", "rejected"}:
         return PreferenceColumns
-    if named == {"prompt", "response"}:
+    if kinds == {"prompt", "response"}:
         return PairColumns
-    if named == {"messages"}:
+    if kinds == {"messages"}:
         return ChatColumns
-    if named:
+    if kinds:
         raise click.UsageError(
             "Give --messages-column; or --prompt-column and --response-column; or --chosen-column and "
             "--rejected-column, with or without --prompt-column."
@@ -76,10 +74,16 @@ def expanded_files(more: Sequence[str]) -> Sequence[str]:
     return more
 
 
-def refuse_with_token_files(inputs: Sequence[str], train_tokenizer: bool, given: Mapping[str, Any]) -> None:
-    """Refuses flags of text and chats if the input is token files."""
+def refuse_with_token_files(inputs: Sequence[str], train_tokenizer: bool, values: Mapping[str, object]) -> None:
+    """Refuses flags of text and chats if the input is token files.
+
+    Args:
+        inputs: the input, of which one at least is a token file.
+        train_tokenizer: whether --train-tokenizer is there.
+        values: the fields of `TokenizeFlags`, in the order in which the user gave the flags.
+    """
     defaults = {"undecodable": "skip", "on_bad_row": "error"}
-    flags = [_flag(name) for name, value in given.items() if value and defaults.get(name) != value]
+    flags = [_flag(name) for name, value in values.items() if value and defaults.get(name) != value]
     flags += ["--train-tokenizer"] if train_tokenizer else []
     if flags:
         token_file = next(filter(is_token_file, inputs))
@@ -89,91 +93,93 @@ def refuse_with_token_files(inputs: Sequence[str], train_tokenizer: bool, given:
         )
 
 
-def text_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keywords of `tokenize`; refuses flags of chats and pairs."""
+def refuse_with_text(flags: TokenizeFlags) -> None:
+    """Refuses flags of chats and pairs."""
     for name in ("turn_end", "strict", "ignore", "cutoff"):
-        if given[name]:
+        if getattr(flags, name):
             raise click.UsageError(f"{_flag(name)} goes with --messages-column, --prompt-column or --chosen-column.")
-    chat_flags = ("tools_column", "chat_template", "train_turns")
-    if given["template_options"] or any(given[name] is not None for name in chat_flags):
+    are_for_chats = any(each is not None for each in (flags.tools_column, flags.chat_template, flags.train_turns))
+    if flags.template_options or are_for_chats:
         raise click.UsageError(
             "--tools-column, --chat-template, --template-option and --train-turns go with --messages-column."
         )
-    if given["cutoff_len"] is not None or given["no_targets"] is not None:
+    if flags.cutoff_len is not None or flags.no_targets is not None:
         raise click.UsageError(
             "--cutoff-len and --no-targets go with --messages-column, --prompt-column or --chosen-column."
         )
-    special = SpecialTokens(
-        bos=given["bos"],
-        eos=given["eos"],
-        append_eos=not given["no_eos"],
-        special_in_text=given["special_in_text"] or "text",
+
+
+def special_tokens(flags: TokenizeFlags) -> SpecialTokens:
+    """Returns the tokens around a document of text."""
+    return SpecialTokens(
+        bos=flags.bos,
+        eos=flags.eos,
+        append_eos=not flags.no_eos,
+        special_in_text=flags.special_in_text or "text",
     )
-    names = ("text_column", "id_column", "glob", "undecodable", "on_bad_row")
-    documents = DocumentOptions(split=given["documents"], **{name: given[name] for name in names})
-    return {
-        "tokenizer": given["tokenizer"],
-        "vocab_size": given["vocab_size"],
-        "documents": documents,
-        "special": special,
-    }
 
 
-def row_options(
-    form: Form, given: Mapping[str, Any]
-) -> tuple[ChatColumns | PairColumns | PreferenceColumns, dict[str, Any]]:
-    """Returns (the form of the rows, keywords of `tokenize_fine_tuning`); refuses flags of other forms and of text."""
-    return _columns(form, given), _keywords_of_rows(given)
+def document_options(flags: TokenizeFlags) -> DocumentOptions:
+    """Returns how inputs of text are divided into documents."""
+    return DocumentOptions(
+        split=flags.documents,
+        text_column=flags.text_column,
+        id_column=flags.id_column,
+        glob=flags.glob,
+        undecodable=flags.undecodable,
+        on_bad_row=flags.on_bad_row,
+    )
 
 
-def _columns(form: Form, given: Mapping[str, Any]) -> ChatColumns | PairColumns | PreferenceColumns:
-    """Returns the form of the rows with the columns and options that the flags give; refuses flags of other forms."""
+def columns_and_tokenizer(form: Form, flags: TokenizeFlags) -> tuple[AnyColumns, Path]:
+    """Returns the columns of the rows with their options, and the tokenizer; refuses flags of other forms and text."""
+    columns = _columns(form, flags)
+    return columns, _tokenizer_of_rows(flags)
+
+
+def _columns(form: Form, flags: TokenizeFlags) -> AnyColumns:
+    """Returns the columns of the rows with the options that the flags give; refuses flags of other forms."""
     is_chat = form is ChatColumns
-    if is_chat and (given["bos"] is not None or given["no_eos"]):
+    if is_chat and (flags.bos is not None or flags.no_eos):
         raise click.UsageError(
             "--bos and --no-eos have no effect with --messages-column: the chat template begins and ends turns."
         )
-    if not is_chat and given["train_turns"] is not None:
+    if not is_chat and flags.train_turns is not None:
         raise click.UsageError("--train-turns goes with --messages-column.")
-    names = {name: column for name in _FORM_COLUMNS if (column := given[f"{name}_column"]) is not None}
-    shared = {
-        "tools": given["tools_column"],
-        "chat_template": given["chat_template"],
-        "template_options": dict(map(_template_option, given["template_options"])),
-        "turn_end": given["turn_end"] or "template",
-        "cutoff": given["cutoff"] or "oldest",
-        "strict": given["strict"],
-        "special_in_text": given["special_in_text"] or "keep",
-        "ignore": given["ignore"],
+    options: dict[str, Any] = {
+        **flags.form_columns,
+        "tools": flags.tools_column,
+        "chat_template": flags.chat_template,
+        "template_options": dict(map(_template_option, flags.template_options)),
+        "turn_end": flags.turn_end or "template",
+        "cutoff": flags.cutoff or "oldest",
+        "strict": flags.strict,
+        "special_in_text": flags.special_in_text or "keep",
+        "ignore": flags.ignore,
     }
-    eos = given["eos"]
     if is_chat:
-        shared["train_turns"] = given["train_turns"] or "all"
-    elif eos is None:
-        eos = not given["no_eos"]
-    return form(**names, **shared, eos=eos)
+        options |= {"train_turns": flags.train_turns or "all", "eos": flags.eos}
+    else:
+        options["eos"] = not flags.no_eos if flags.eos is None else flags.eos
+    return form(**options)
 
 
-def _keywords_of_rows(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keywords of `tokenize_fine_tuning`; refuses flags of plain text."""
-    if given["special_in_text"] == "text":
+def _tokenizer_of_rows(flags: TokenizeFlags) -> Path:
+    """Returns the tokenizer of chats and pairs; refuses flags of plain text."""
+    if flags.special_in_text == "text":
         raise click.UsageError(
             "--special-in-text text is for plain text: in chats and pairs a special token's text becomes the token, as "
             "in transformers. --special-in-text error refuses such rows."
         )
-    if given["bos"] is not None:
+    if flags.bos is not None:
         raise click.UsageError("--bos is for plain text; for prompts the tokenizer adds its own beginning.")
-    if any(given[name] is not None for name in _TEXT_FLAGS):
+    if flags.are_for_text:
         raise click.UsageError(
             "--text-column, --id-column, --documents and --glob are for plain text, not for chats and pairs."
         )
-    if given["tokenizer"] is None:
+    if flags.tokenizer is None:
         raise click.UsageError("Chats and pairs are tokenized with the model's own --tokenizer, not --train-tokenizer.")
-    return {
-        "tokenizer": given["tokenizer"],
-        "cutoff_len": given["cutoff_len"],
-        "no_targets": given["no_targets"] or "error",
-    }
+    return flags.tokenizer
 
 
 def _flag(name: str) -> str:

@@ -45,13 +45,10 @@ def print_warnings(summary: FineTuningSummary) -> None:
         )
 
 
-def is_tokenize_itself() -> bool:
-    """Whether the user runs `packhorse tokenize`, and not `packhorse prepare --tokenizer`, which tokenizes first."""
-    return click.get_current_context().info_name != "prepare"
-
-
-def print_summary(summary: _Summary, facts_of: Callable[[_Summary], _Facts], *, as_json: bool) -> None:
-    """Prints a summary as a table, or as JSON."""
+def print_summary(
+    summary: _Summary, facts_of: Callable[[_Summary], _Facts], *, as_json: bool, with_paths: bool
+) -> None:
+    """Prints a summary as a table, with or without the paths of the files below it, or as JSON."""
     if as_json:
         click.echo(json.dumps(asdict(summary), indent=2, default=str))
         return
@@ -60,7 +57,7 @@ def print_summary(summary: _Summary, facts_of: Callable[[_Summary], _Facts], *, 
     console.print(facts_table(facts.table))
     # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
     for name, path in facts.paths.items():
-        if path is not None and is_tokenize_itself():
+        if path is not None and with_paths:
             console.print(f"{name:9}  {path}", markup=False)
     for name, examples in facts.examples.items():
         if examples:

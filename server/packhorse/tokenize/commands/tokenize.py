@@ -30,18 +30,20 @@ from packhorse.tokenize import (
 )
 from packhorse.tokenize.commands._flag_checks import (
     Form,
+    columns_and_tokenizer,
+    document_options,
     expanded_files,
     form_of,
+    refuse_with_text,
     refuse_with_token_files,
-    row_options,
-    text_options,
+    special_tokens,
     with_standard_columns,
 )
+from packhorse.tokenize.commands._flags import TokenizeFlags
 from packhorse.tokenize.commands._summary import (
     facts_of_fine_tuning,
     facts_of_joined,
     facts_of_text,
-    is_tokenize_itself,
     print_summary,
     print_warnings,
 )
@@ -235,7 +237,7 @@ def command(
     execution: Execution,
     overwrite: bool,
     as_json: bool,
-    **given: Any,
+    **values: Any,
 ) -> int:
     """Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair.
 
@@ -246,55 +248,106 @@ def command(
         raise click.UsageError("Missing option '--output'.")
     inputs = (*inputs, *expanded_files(more))
     if any(map(is_token_file, inputs)) and output is not None:
-        refuse_with_token_files(inputs, train_tokenizer, given)
-        print_summary(join_token_files(inputs, output, overwrite=overwrite), facts_of_joined, as_json=as_json)
+        refuse_with_token_files(inputs, train_tokenizer, values)
+        joined = join_token_files(inputs, output, overwrite=overwrite)
+        print_summary(joined, facts_of_joined, as_json=as_json, with_paths=_runs_by_itself())
         return 1
-    if train_tokenizer == (given["tokenizer"] is not None):
+    flags = TokenizeFlags(**values)
+    if train_tokenizer == (flags.tokenizer is not None):
         raise click.UsageError("Give either --tokenizer FILE or --train-tokenizer.")
-    if given["vocab_size"] is not None and not train_tokenizer:
+    if flags.vocab_size is not None and not train_tokenizer:
         raise click.UsageError("--vocab-size goes with --train-tokenizer.")
-    if given["no_eos"] and given["eos"] is not None:
+    if flags.no_eos and flags.eos is not None:
         raise click.UsageError("Give either --eos TOKEN or --no-eos.")
-    given = with_standard_columns(inputs, train_tokenizer, given)
-    form = form_of(given)
+    flags = with_standard_columns(inputs, train_tokenizer, flags)
+    form = form_of(flags)
     if num_shown is not None:
-        _show(_preview(inputs, form, given, num_shown), as_json=as_json)
+        _show(_preview(inputs, form, flags, num_shown), as_json=as_json)
     if output is None:
         return 1
     if form is None:
-        options = text_options(given)
-        with stopped_by_signals(_KEPT):
-            summary = tokenize(inputs, output, **options, execution=execution, overwrite=overwrite)
-        print_summary(summary, facts_of_text, as_json=as_json)
+        _tokenize_text(inputs, output, flags, execution, overwrite=overwrite, as_json=as_json)
         return 1
-    columns, options = row_options(form, given)
-    options |= {name: given[name] for name in ("undecodable", "on_bad_row")}
+    _tokenize_rows(inputs, output, form, flags, execution, overwrite=overwrite, as_json=as_json)
+    return 2 if form is PreferenceColumns else 1
+
+
+def _tokenize_text(
+    inputs: Sequence[str],
+    output: str,
+    flags: TokenizeFlags,
+    execution: Execution,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Tokenizes text, and prints its summary."""
+    refuse_with_text(flags)
+    documents, special = document_options(flags), special_tokens(flags)
     with stopped_by_signals(_KEPT):
-        tuning = tokenize_fine_tuning(inputs, output, columns, **options, execution=execution, overwrite=overwrite)
-    print_summary(tuning, facts_of_fine_tuning, as_json=as_json)
-    print_warnings(tuning)
-    if form is not PreferenceColumns:
-        return 1
-    if not as_json and is_tokenize_itself():
-        click.echo(
-            f"next       packhorse prepare --input {tuning.idx_path} --group-size 2, so that pairs stay together"
+        summary = tokenize(
+            inputs,
+            output,
+            tokenizer=flags.tokenizer,
+            vocab_size=flags.vocab_size,
+            documents=documents,
+            special=special,
+            execution=execution,
+            overwrite=overwrite,
         )
-    return 2
+    print_summary(summary, facts_of_text, as_json=as_json, with_paths=_runs_by_itself())
+
+
+def _tokenize_rows(
+    inputs: Sequence[str],
+    output: str,
+    form: Form,
+    flags: TokenizeFlags,
+    execution: Execution,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Tokenizes chats, pairs or preferences, and prints their summary and warnings."""
+    columns, tokenizer = columns_and_tokenizer(form, flags)
+    with stopped_by_signals(_KEPT):
+        summary = tokenize_fine_tuning(
+            inputs,
+            output,
+            columns,
+            tokenizer=tokenizer,
+            cutoff_len=flags.cutoff_len,
+            no_targets=flags.no_targets or "error",
+            undecodable=flags.undecodable,
+            on_bad_row=flags.on_bad_row,
+            execution=execution,
+            overwrite=overwrite,
+        )
+    print_summary(summary, facts_of_fine_tuning, as_json=as_json, with_paths=_runs_by_itself())
+    print_warnings(summary)
+    if form is PreferenceColumns and not as_json and _runs_by_itself():
+        click.echo(
+            f"next       packhorse prepare --input {summary.idx_path} --group-size 2, so that pairs stay together"
+        )
+
+
+def _runs_by_itself() -> bool:
+    """Returns whether the user runs `packhorse tokenize`, not `packhorse prepare --tokenizer`, which runs it first."""
+    return click.get_current_context().info_name != "prepare"
 
 
 def _preview(
-    inputs: Sequence[str], form: Form | None, given: dict[str, Any], num_rows: int
+    inputs: Sequence[str], form: Form | None, flags: TokenizeFlags, num_rows: int
 ) -> list[tuple[str, ExplainedSequence | str]]:
     """Encodes the first rows; returns (origin, explained sequence, or why the row is refused) for each sequence."""
     if form is not None:
-        columns, options = row_options(form, given)
-        del options["no_targets"]  # a preview shows such rows too
-        return preview_fine_tuning(inputs, columns, num_rows=num_rows, **options)
-    options = text_options(given)
-    if options["tokenizer"] is None:
+        columns, tokenizer = columns_and_tokenizer(form, flags)
+        return preview_fine_tuning(inputs, columns, tokenizer=tokenizer, num_rows=num_rows, cutoff_len=flags.cutoff_len)
+    refuse_with_text(flags)
+    documents, special = document_options(flags), special_tokens(flags)
+    if flags.tokenizer is None:
         raise click.UsageError("--show needs a --tokenizer; one that is trained is not there yet.")
-    del options["vocab_size"]
-    return preview_text(inputs, num_rows=num_rows, **options)
+    return preview_text(inputs, tokenizer=flags.tokenizer, num_rows=num_rows, documents=documents, special=special)
 
 
 def _show(rows: Sequence[tuple[str, ExplainedSequence | str]], *, as_json: bool) -> None:

@@ -5,7 +5,6 @@ conversation or an answer must be, to `row_encoder`.
 """
 
 from pathlib import Path
-from typing import Any
 
 from packhorse.sft import ChatTokenizer, NoTargetsError
 from packhorse.sft.forms.plain_data import called
@@ -17,8 +16,8 @@ from packhorse.tokenize.encoding.row_encoder import Cells, Item, RowEncoder, par
 class Chats(RowEncoder):
     """Rows of conversations."""
 
-    def __init__(self, columns: ChatColumns, *args: Any) -> None:
-        super().__init__(columns, *args, form_columns={"messages": columns.messages})
+    def __init__(self, columns: ChatColumns, tokenizer: ChatTokenizer, path: Path, cutoff_len: int | None) -> None:
+        super().__init__(columns, tokenizer, path, cutoff_len, form_columns={"messages": columns.messages})
         _ = self.chats  # a wrong template fails before any work
 
     def _items(self, cells: Cells) -> list[Item]:
@@ -31,10 +30,16 @@ class Chats(RowEncoder):
 class Pairs(RowEncoder):
     """Rows of prompts and responses."""
 
-    def __init__(self, columns: PairColumns, *args: Any) -> None:
+    def __init__(self, columns: PairColumns, tokenizer: ChatTokenizer, path: Path, cutoff_len: int | None) -> None:
         is_alpaca = columns.prompt == "instruction"
-        form_columns = {"prompt": columns.prompt, "response": columns.response}
-        super().__init__(columns, *args, form_columns=form_columns, form_options=("input",) if is_alpaca else ())
+        super().__init__(
+            columns,
+            tokenizer,
+            path,
+            cutoff_len,
+            form_columns={"prompt": columns.prompt, "response": columns.response},
+            form_options=("input",) if is_alpaca else (),
+        )
 
     def _items(self, cells: Cells) -> list[Item]:
         prompt, alpaca_input = cells["prompt"], cells.get("input")
@@ -46,9 +51,17 @@ class Pairs(RowEncoder):
 class Preferences(RowEncoder):
     """Rows of a chosen and a rejected answer; each is two sequences."""
 
-    def __init__(self, columns: PreferenceColumns, *args: Any) -> None:
-        form_columns = {"chosen": columns.chosen, "rejected": columns.rejected, "prompt": columns.prompt}
-        super().__init__(columns, *args, form_columns=form_columns, form_options=() if columns.prompt else ("prompt",))
+    def __init__(
+        self, columns: PreferenceColumns, tokenizer: ChatTokenizer, path: Path, cutoff_len: int | None
+    ) -> None:
+        super().__init__(
+            columns,
+            tokenizer,
+            path,
+            cutoff_len,
+            form_columns={"chosen": columns.chosen, "rejected": columns.rejected, "prompt": columns.prompt},
+            form_options=() if columns.prompt else ("prompt",),
+        )
 
     def _items(self, cells: Cells) -> list[Item]:
         """Returns the items of the chosen and of the rejected answer, both with the prompt."""
