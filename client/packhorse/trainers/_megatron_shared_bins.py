@@ -16,7 +16,7 @@ from packhorse.client.connecting import as_server
 from packhorse.client.loading.folder import resolve_folder
 from packhorse.client.loading.ranks import find_rank
 from packhorse.client.options import as_run
-from packhorse.client.presets.megatron_alignment import check_segments, megatron_alignment
+from packhorse.client.presets.megatron_alignment import check_segments, segment_multiple
 from packhorse.parallel import context_batch
 from packhorse.topology import ContextRule
 from packhorse.trainers._data import PackedData
@@ -66,7 +66,7 @@ class SharedBins:
         device, offsets, lengths = part.input_ids.device, part.cu_seqlens.long(), part.lengths
         values = torch.stack([part.input_ids[0], part.labels[0], part.position_ids[0]])
         if part.num_tokens:
-            align = megatron_alignment(part.cp_size, self.tensor_parallel_size)
+            align = segment_multiple(part.cp_size, self.tensor_parallel_size)
             check_segments(offsets.diff().numpy(), align)
         else:  # `values` are one token of padding, which becomes one for each tensor-parallel rank
             lengths = torch.tensor([self.tensor_parallel_size])

@@ -44,16 +44,15 @@ class BatchFormat(RowFormat):
         """Looks up the preset and checks every field."""
         RowFormat.__post_init__(self)
         preset = get_preset(self.preset) if isinstance(self.preset, str) else self.preset
-        object.__setattr__(self, "preset", preset)
         if self.component_rows not in (True, False):
             raise ValueError(f"component_rows must be True or False, got {quoted(self.component_rows)}")
-        if isinstance(preset, Preset):
+        if preset is not None:
+            if not isinstance(preset, Preset):
+                raise ValueError(f"preset must be a Preset, got {quoted(preset)}")
             self._check_preset(preset)
-        elif preset is not None:
-            raise ValueError(f"preset must be a Preset, got {quoted(preset)}")
-        if isinstance(preset, Preset) and self.total_multiple_of > 1:
-            multiple = lcm(preset.total_multiple_of, self.total_multiple_of)
-            object.__setattr__(self, "preset", replace(preset, total_multiple_of=multiple))
+            if self.total_multiple_of > 1:
+                preset = replace(preset, total_multiple_of=lcm(preset.total_multiple_of, self.total_multiple_of))
+            object.__setattr__(self, "preset", preset)
         if self.total_multiple_of > 1 and not self.is_flat:
             raise ValueError(
                 "total_multiple_of is for flat batches; leave it out, since rows have max_seq_len tokens each, or take "
@@ -63,7 +62,7 @@ class BatchFormat(RowFormat):
     def rows(self) -> dict[str, Any]:
         """Returns the fields of `RowFormat` by name, with the preset's own `flatten`, label shift and multiple."""
         own = {each.name: getattr(self, each.name) for each in fields(RowFormat)}
-        declares = self.preset if isinstance(self.preset, Preset) else self
+        declares = preset_of(self) or self
         return own | {
             "flatten": self.is_flat,
             "shift_labels": self.shifts_labels,
@@ -73,13 +72,14 @@ class BatchFormat(RowFormat):
     @property
     def is_flat(self) -> bool:
         """Whether batches are flat: as the preset declares, or without a preset `flatten`."""
-        return self.preset.flatten if isinstance(self.preset, Preset) else bool(self.flatten)
+        preset = preset_of(self)
+        return bool(self.flatten) if preset is None else preset.flatten
 
     @property
     def shifts_labels(self) -> bool:
         """Whether labels are shifted: as the preset declares; without a preset `shift_labels`, or True for trees."""
-        if isinstance(self.preset, Preset):
-            return self.preset.shift_labels
+        if (preset := preset_of(self)) is not None:
+            return preset.shift_labels
         return self.shared_prefix == "tree" or bool(self.shift_labels)
 
     def _check_preset(self, preset: Preset) -> None:
@@ -102,3 +102,13 @@ class BatchFormat(RowFormat):
                 f"shared_prefix goes without a preset: {preset.trainer} would not see prefixes; take the batch's own "
                 "keys and give the model build_block_mask or build_packing_attention_bias of the batch"
             )
+
+
+def preset_of(form: BatchFormat) -> Preset | None:
+    """Returns the preset of a form, which has looked it up if it was a name; None for PackedBatch's own keys.
+
+    Example:
+        >>> preset_of(BatchFormat(preset="trl")).name
+        'trl'
+    """
+    return form.preset if isinstance(form.preset, Preset) else None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches.labels import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.presets.megatron_alignment import check_segments, megatron_alignment
+from packhorse.client.presets.megatron_alignment import check_segments, segment_multiple
 from packhorse.client.presets.preset import Preset
 
 
@@ -57,7 +57,7 @@ def megatron_preset(
     """
     if num_sequences is not None and num_sequences < 1:
         raise ValueError(f"num_sequences must be at least 1, got {num_sequences}")
-    align = megatron_alignment(context_parallel_size, tensor_parallel_size)
+    align = segment_multiple(context_parallel_size, tensor_parallel_size)
     return Preset(
         name="megatron",
         trainer="Megatron-LM (core 0.16) with Transformer Engine's THD layout",

@@ -1,6 +1,7 @@
 """The multiples of tokens that Megatron's context and tensor parallelism and its number formats need.
 
-Owns computing them and checking segments. Leaves the keys of batches to `megatron` and `megatron_lm`.
+Owns the multiple of a segment, that of a batch, and the check of segments. Leaves the keys of batches to `megatron` and
+`megatron_lm`.
 """
 
 from math import lcm
@@ -13,8 +14,12 @@ _TOKENS_OF_RECIPE = {"bf16": 1, "delayed": 16, "tensorwise": 16, "blockwise": 12
 """Recipe of a number format → the multiple that each rank's number of tokens must be."""
 
 
-def megatron_alignment(context_parallel_size: int, tensor_parallel_size: int) -> int:
-    """Returns the multiple of tokens that every segment must be.
+def segment_multiple(context_parallel_size: int, tensor_parallel_size: int) -> int:
+    """Returns the multiple of tokens that every segment must be, so that parallel ranks can share it.
+
+    Args:
+        context_parallel_size: CP, the ranks that share a sequence.
+        tensor_parallel_size: TP, the tensor-parallel ranks, if sequence parallelism is used; else 1.
 
     Raises:
         ValueError: a size is below 1.
@@ -65,7 +70,7 @@ def alignment_for(recipe: str = "bf16", tp: int = 1, cp: int = 1) -> Alignment:
     for name, value in (("tp", tp), ("cp", cp)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    sequence = megatron_alignment(cp, tp)
+    sequence = segment_multiple(cp, tp)
     return Alignment(sequence, lcm(sequence, tp * cp * _TOKENS_OF_RECIPE[recipe]))
 
 

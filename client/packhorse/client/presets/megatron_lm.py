@@ -12,7 +12,8 @@ import torch
 
 from packhorse.client.batches.labels import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.presets.megatron_alignment import check_segments, megatron_alignment
+from packhorse.client.presets._row_extents import row_extents
+from packhorse.client.presets.megatron_alignment import check_segments, segment_multiple
 from packhorse.client.presets.preset import Preset
 
 
@@ -63,7 +64,7 @@ def megatron_lm_preset(
         has_rows=max_sequences is not None,
         build=partial(
             _build_megatron_lm,
-            align=megatron_alignment(context_parallel_size, tensor_parallel_size),
+            align=segment_multiple(context_parallel_size, tensor_parallel_size),
             num_segments=num_segments,
         ),
     )
@@ -73,9 +74,7 @@ def _build_megatron_lm(batch: PackedBatch, *, align: int, num_segments: int | No
     """Returns the keys of `megatron_lm_preset` for a batch."""
     layout = batch["layout"]
     check_segments(layout.extent_lengths, align)
-    # Each row's exclusive end among the extents: one for each sequence, and one for the rest of the row.
-    row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)
-    rows = [segments[segments > 0] for segments in np.split(layout.extent_lengths, row_ends[:-1])][: layout.num_rows]
+    rows = [extents[extents > 0] for extents in row_extents(layout)]  # tokens of each row's segments
     most_segments = max(map(len, rows), default=0)
     max_seqlen = [int(segments.max()) for segments in rows]
     if num_segments is not None:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from packhorse.client.batches.labels import IGNORE_INDEX
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.masks.prefixes import refuse_prefixes
 from packhorse.topology.checks import counted
@@ -104,18 +105,18 @@ class Preset:
         """
         if self.num_segments is None:
             return
-        # A flat batch, and a row with offsets of its own, need one more segment, for padding: there the user gave
-        # `max_sequences`, and `num_segments` is that + 1. Other batches need one more for each row: there the user gave
-        # `num_sequences`, which is `num_segments` itself.
+        # Padding is one segment of a flat batch, or of a row with offsets of its own: there the user chose
+        # `max_sequences`, to which `num_segments` adds one. Rows that share offsets have one segment of padding each:
+        # there the user chose `num_sequences`, which counts them and is `num_segments` itself.
         has_one_padding = self.flatten or self.has_rows
         argument = "max_sequences" if has_one_padding else "num_sequences"
-        given = self.num_segments - int(has_one_padding)
-        num_bins = 1 if self.has_rows else batch_size  # that share offsets
+        chosen = self.num_segments - int(has_one_padding)
+        num_bins = 1 if self.has_rows else batch_size  # bins that share offsets
         needed = num_bins * (max_sequences_per_bin + int(not has_one_padding))
-        if needed > given:
+        if needed > chosen:
             and_padding = "" if has_one_padding else " and what is left of each row"
             raise ValueError(
-                f"preset {self.name!r} has {argument} {given}, but this plan's largest bins need {needed}: "
+                f"preset {self.name!r} has {argument} {chosen}, but this plan's largest bins need {needed}: "
                 f"{counted(num_bins, 'bin')} of {max_sequences_per_bin} sequences{and_padding}; take "
                 f"{argument}={needed}, or prepare the dataset with a smaller max_sequences_per_bin"
             )
@@ -132,7 +133,7 @@ class Preset:
             )
 
     def _check_form(self, batch: PackedBatch) -> None:
-        """Raises a ValueError for a batch that was not assembled as declared, e.g. with labels of the other shift."""
+        """Raises a ValueError for a batch that `build` cannot take, or that was not assembled as declared."""
         layout = batch["layout"]
         if "media" in batch:
             self.refuse_media()
@@ -142,6 +143,11 @@ class Preset:
                 f"preset {self.name!r} converts batches in host memory, and this one is on {batch['labels'].device}; "
                 "give the preset to the dataset (preset=…), or convert before the batch is moved"
             )
+        self._check_rows(layout)
+        self._check_label_shift(batch)
+
+    def _check_rows(self, layout: PackLayout) -> None:
+        """Raises a ValueError if a flat preset gets several rows, or a row that is padded to another length."""
         multiple = self.total_multiple_of
         row_tokens = max(-(-layout.num_tokens // multiple), 1) * multiple
         if self.flatten and (layout.num_rows != 1 or layout.row_tokens != row_tokens):
@@ -149,6 +155,10 @@ class Preset:
             raise ValueError(
                 f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with {options}"
             )
+
+    def _check_label_shift(self, batch: PackedBatch) -> None:
+        """Raises a ValueError if the labels would be shifted twice, or by nobody."""
+        layout = batch["layout"]
         is_shifted = batch.get("shift_labels")
         if is_shifted is None:  # a batch that the user made: the tokens that are left out of the loss show it
             left_out = layout.starts + layout.lengths - 1 if self.shift_labels else layout.starts

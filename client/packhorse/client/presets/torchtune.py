@@ -5,10 +5,10 @@ Owns their keys, and which version of torchtune shifts labels. torchtune makes t
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.presets._row_extents import row_extents
 from packhorse.client.presets.preset import Preset
 
 
@@ -51,10 +51,8 @@ def _build(batch: PackedBatch) -> dict[str, Any]:
     """Returns the keys of a batch. Positions of a row's padding continue after its last sequence, as torchtune's do."""
     layout = batch["layout"]
     input_pos = batch["position_ids"].clone()
-    # Each row's exclusive end among the extents, of which it has one more than sequences: its padding.
-    row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)
     seq_lens = []
-    for positions, lengths in zip(input_pos, np.split(layout.extent_lengths, row_ends[:-1]), strict=False):
+    for positions, lengths in zip(input_pos, row_extents(layout), strict=True):
         num_padding = int(lengths[-1])
         if 0 < num_padding < layout.row_tokens:
             positions[-num_padding:] += positions[-num_padding - 1] + 1

@@ -18,7 +18,6 @@ from packhorse.client.batches.row_format import check_total_multiple_of
 from packhorse.client.presets.preset import Preset
 
 _UNSHIFTED = "unshifted, since the model shifts them; -100 on the first token of each sequence"
-_NO_PADDING = "none; a batch without any sequence is one token, its label -100"
 
 
 def padding_free_preset(
@@ -75,15 +74,16 @@ def padding_free_preset(
         raise ValueError(f"max_sequences must be at least 1, got {max_sequences}")
     check_total_multiple_of(total_multiple_of)
     num_segments = None if max_sequences is None else max_sequences + 1  # one more, for padding
+    padding = "none; a batch without any sequence is one token, its label -100"
+    if total_multiple_of > 1:
+        padding = f"a sequence of its own, to a multiple of {total_multiple_of}"
     return Preset(
         name="padding-free",
         trainer="models of transformers (5.23), as DataCollatorWithFlattening feeds them; use_cache=False",
         shift_labels=False,
         labels=_UNSHIFTED,
         flatten=True,
-        padding=_NO_PADDING
-        if total_multiple_of == 1
-        else f"a sequence of its own, to a multiple of {total_multiple_of}",
+        padding=padding,
         total_multiple_of=total_multiple_of,
         num_segments=num_segments,
         is_quadratic=True,
@@ -147,7 +147,7 @@ def _build_padding_free(
     """Returns the keys of `padding_free_preset` for a batch."""
     keys: dict[str, Any] = {"input_ids": batch["input_ids"], "labels": batch["labels"]}
     if return_position_ids:
-        refuse_continued_positions(batch)
+        _refuse_continued_positions(batch)
         positions = batch["position_ids"]
         keys["position_ids"] = positions + position_ids_start if position_ids_start else positions
     if return_seq_idx:
@@ -177,7 +177,7 @@ def _offsets(layout: PackLayout, num_segments: int | None) -> tuple[NDArray[np.i
     return np.pad(offsets, (0, num_segments + 1 - len(offsets)), mode="edge"), layout.row_tokens
 
 
-def refuse_continued_positions(batch: PackedBatch) -> None:
+def _refuse_continued_positions(batch: PackedBatch) -> None:
     """Refuses batches with positions that continue from piece to piece.
 
     If a piece continued from position 5 after a sequence of 5 tokens, the model would see one sequence.
@@ -194,7 +194,7 @@ def refuse_continued_positions(batch: PackedBatch) -> None:
 
 def _build_rows(batch: PackedBatch, *, return_padding_mask: bool) -> dict[str, Any]:
     """Returns the keys of `rows_preset` for a batch."""
-    refuse_continued_positions(batch)
+    _refuse_continued_positions(batch)
     keys = {
         "input_ids": batch["input_ids"],
         "labels": batch["labels"],
