@@ -4,9 +4,10 @@ import os
 
 import pytest
 
-from packhorse.client.loading.ranks import _LAUNCHERS, find_rank
+from packhorse.client.loading._global_rank import LAUNCHERS
+from packhorse.client.loading.ranks import find_rank
 
-SILENT = ("RANK", "WORLD_SIZE", *(name for pair in _LAUNCHERS for name in pair))
+SILENT = ("RANK", "WORLD_SIZE", *(name for pair in LAUNCHERS for name in pair))
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def test_a_rank_is_what_the_launcher_says(monkeypatch, variables, found) -> None
         ({"RANK": "0", "WORLD_SIZE": "0"}, r"RANK=0 is outside of \[0, 0\)"),
         *(
             ({of_rank: "3", of_size: "8"}, rf"{of_rank}=3 and {of_size}=8 say.*pass rank=\(3, 8\).*rank=\(0, 1\)")
-            for of_rank, of_size in _LAUNCHERS
+            for of_rank, of_size in LAUNCHERS
         ),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, "SLURM_PROCID=0 and SLURM_NTASKS=8"),
         ({"OMPI_COMM_WORLD_RANK": "a", "OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK=a is no number"),

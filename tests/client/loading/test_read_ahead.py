@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client import BinBlock
-from packhorse.client.loading import _rows
-from packhorse.client.loading._read_ahead import ReadAhead
-from packhorse.client.loading._rows import RowsAhead
+from packhorse.client.loading.bins import _rows_ahead
+from packhorse.client.loading.bins._read_ahead import ReadAhead
+from packhorse.client.loading.bins._rows_ahead import RowsAhead
 
 NUM_BINS = 5000
 
@@ -173,7 +173,7 @@ def test_threads_out_of_step_get_each_row_once_made_once():
 
 
 def test_rows_that_nobody_takes_are_let_go(monkeypatch):
-    monkeypatch.setattr(_rows, "_MOST_READY_BYTES", 10 * 32)
+    monkeypatch.setattr(_rows_ahead, "_MOST_READY_BYTES", 10 * 32)
     rows = RowsAhead(Maker(), 1000)
     for first in range(0, 1000, 20):
         for index in range(first, first + 5):
@@ -182,7 +182,7 @@ def test_rows_that_nobody_takes_are_let_go(monkeypatch):
 
 
 def test_long_rows_are_made_one_by_one(monkeypatch):
-    monkeypatch.setattr(_rows, "_MOST_BYTES_AT_ONCE", 40)
+    monkeypatch.setattr(_rows_ahead, "_MOST_BYTES_AT_ONCE", 40)
     make = Maker()
     rows = RowsAhead(make, 100)
     assert [rows.row(index)["row"][0] for index in range(100)] == list(range(100))

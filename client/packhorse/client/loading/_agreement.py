@@ -2,19 +2,22 @@
 
 The first rank that asks writes its digest to the store by which the process group was formed, and the others compare
 theirs with it. So no rank waits for another, and ranks that load nothing, as in pipeline parallelism, need not take
-part. Leaves the workers of one rank to `_progress`, and a client's own answers to `transport/one_dataset`.
+part. Leaves the workers of one rank to `workers/digests`, and a client's own answers to `transport/one_dataset`.
 """
 
 import threading
 from collections import Counter
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed
 
 from packhorse.client.connecting import Server
 from packhorse.client.memory_datasets import MemoryDatasets
 from packhorse.client.options import Run
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 _NUM_MADE: Counter[tuple[str, int, int]] = Counter()
 """(name, seed, world size) → how many such datasets this process has made. The number is part of the store's key, since
@@ -64,10 +67,11 @@ def _digest_at(server: Server, name: str, digest: str) -> str:
         return client.get_dataset(name).digest
 
 
-def _store() -> Any:
+def _store() -> "Store | None":
     """Returns the key-value store of the process group; None without a process group."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     from torch.distributed import distributed_c10d
 
-    return distributed_c10d._get_default_store()
+    store: Store = distributed_c10d._get_default_store()
+    return store

@@ -15,6 +15,7 @@ from packhorse.client.batches.batch import BatchAssembler, MixedComponent
 from packhorse.client.batches.joined_rows import in_rows
 from packhorse.client.batches.packed_batch import Batch, PackedBatch
 from packhorse.client.presets import BatchFormat, Preset
+from packhorse.client.presets.batch_format import preset_of
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.sent_tokens import TokensFromServer
 from packhorse.client.streams.stream import BinStream
@@ -41,12 +42,14 @@ class BatchMaker:
     def __init__(self, tokens: Any, form: BatchFormat) -> None:
         self.form = form
         self.tokens = TokensFromServer() if tokens is None else as_token_source(tokens)
-        self.loss_mask = _loss_mask_of(self.tokens, form.loss_mask)
+        self.loss_mask = _chosen_loss_mask(self.tokens, form.loss_mask)
         self._assembler: BatchAssembler | None = None
-        self._checked = ("", 0)  # (fingerprint, number of sequences) of the tokens that were checked last
-        self._wants_groups = False  # whether bins must have groups, for `shared_prefix`
-        # Short bins in a joined bin, of every component: int64 [C]; None if a bin is one row.
+        self._last_checked = ("", 0)
+        """Fingerprint and number of sequences of the tokens that were checked last."""
+        self._needs_groups = False
+        """Whether bins must have groups, for `shared_prefix`."""
         self._rows_per_bin: NDArray[np.int64] | None = None
+        """Short bins in a joined bin, of every component: int64 [C]; None if a bin is one row."""
 
     @property
     def wants_tokens(self) -> bool:
@@ -56,7 +59,7 @@ class BatchMaker:
     @property
     def preset(self) -> Preset | None:
         """The preset whose keys the batches get; None for PackedBatch's own."""
-        return self.form.preset if isinstance(self.form.preset, Preset) else None
+        return preset_of(self.form)
 
     def prepare(self, plan: StreamHeader, *, pin_memory: bool = False, as_sent: bool = False) -> None:
         """Adapts to a plan, after checking that tokens and format fit it. Call it before the first batch.
@@ -71,17 +74,7 @@ class BatchMaker:
             ValueError: the format does not fit the plan: component_rows without a mixture, or shared prefixes without
                 trees.
         """
-        is_tree = self.form.shared_prefix == "tree" or (self.preset is not None and self.preset.folds)
-        if plan.shares_prefixes and not is_tree and not as_sent:
-            raise ValueError(
-                "the dataset's groups share prefixes, which take room once: give BatchFormat(shared_prefix='tree') or "
-                "preset 'trl_async', or prepare the dataset without share_prefixes"
-            )
-        if is_tree and self.form.separators.leaves_out_last(plan.extra_tokens):
-            raise ValueError(
-                f"trees go without extra_tokens={plan.extra_tokens}, which leaves out the last token of each sequence; "
-                f"prepare the dataset with extra_tokens={self.form.separators.num_tokens}"
-            )
+        self._check_prefixes(plan, as_sent=as_sent)
         self.tokens = _for_plan(self.tokens, plan)
         self._check_tokens(plan)
         if self.loss_mask is not None:
@@ -99,24 +92,44 @@ class BatchMaker:
             pin_memory=pin_memory,
             **self.form.rows(),
         )
-        if self.form.component_rows and not plan.components:
+        self._needs_groups = self.form.shared_prefix is True and not plan.components
+        self._rows_per_bin = self._short_bins(plan)
+
+    def _check_prefixes(self, plan: StreamHeader, *, as_sent: bool) -> None:
+        """Refuses plans with shared prefixes without trees, and trees without each sequence's last token."""
+        is_tree = self.form.shared_prefix == "tree" or (self.preset is not None and self.preset.folds)
+        if plan.shares_prefixes and not is_tree and not as_sent:
+            raise ValueError(
+                "the dataset's groups share prefixes, which take room once: give BatchFormat(shared_prefix='tree') or "
+                "preset 'trl_async', or prepare the dataset without share_prefixes"
+            )
+        if is_tree and self.form.separators.leaves_out_last(plan.extra_tokens):
+            raise ValueError(
+                f"trees go without extra_tokens={plan.extra_tokens}, which leaves out the last token of each sequence; "
+                f"prepare the dataset with extra_tokens={self.form.separators.num_tokens}"
+            )
+
+    def _short_bins(self, plan: StreamHeader) -> NDArray[np.int64] | None:
+        """Returns the short bins in a joined bin, of every component: int64 [C]; None if a bin is one row."""
+        if not self.form.component_rows:
+            return None
+        if not plan.components:
             raise ValueError(
                 "component_rows has no effect: the dataset is no mixture; leave it out, or train on a mixture"
             )
-        self._wants_groups = self.form.shared_prefix is True and not plan.components
         rows_per_bin = np.array([component.rows_per_bin for component in plan.components], dtype=np.int64)
-        self._rows_per_bin = rows_per_bin if self.form.component_rows and (rows_per_bin > 1).any() else None
+        return rows_per_bin if (rows_per_bin > 1).any() else None
 
     def _check_tokens(self, plan: StreamHeader) -> None:
         """Checks once that the tokens are those that a plan was made from, if that is quick to see."""
         recorded = (plan.tokens_fingerprint, plan.tokens_sequences)
-        if not plan.tokens_fingerprint or recorded == self._checked:
+        if not plan.tokens_fingerprint or recorded == self._last_checked:
             return
         if plan.id_column or self.wants_tokens:
             return  # with an id column, ids are not rows; tokens that come with the bins are the dataset's own
         if self.tokens.knows_lengths:  # else the 64 reads of the check would take seconds
             check_tokens(self.tokens, *recorded)
-            self._checked = recorded
+            self._last_checked = recorded
 
     def assemble(self, bins: BinBlock) -> PackedBatch:
         """Assembles bins into one batch of PackedBatch's keys; see `BatchAssembler.assemble`."""
@@ -160,25 +173,28 @@ class BatchMaker:
         return batch if self.preset is None else Batch(self.preset.convert(batch))
 
     def _check_groups(self, bins: BinBlock) -> None:
-        if self._wants_groups and bins.group_ids is None and len(bins.ids):
+        """Raises a ValueError if the format needs groups and the bins, of which there are some, have none."""
+        if self._needs_groups and bins.group_ids is None and len(bins.ids):
             raise ValueError(
                 "shared_prefix has no effect: the dataset was prepared without groups, and no sequence is a prefix of "
                 "others; leave it out, or prepare the dataset with groups"
             )
 
 
-def _loss_mask_of(tokens: TokenSource, given: Any) -> TokenSource | None:
+def _chosen_loss_mask(tokens: TokenSource, choice: Any) -> TokenSource | None:
     """Returns the source of the loss mask; None to predict all tokens.
 
     Args:
         tokens: the source of the tokens. If these come with the bins, so does the mask that "auto" means.
-        given: the option `loss_mask` of a BatchFormat.
+        choice: the option `loss_mask` of a BatchFormat.
     """
     if not isinstance(tokens, TokensFromServer):
-        return loss_mask_of(tokens, given)
-    if given is None:
+        return loss_mask_of(tokens, choice)
+    if choice is None:
         return None
-    return TokensFromServer() if isinstance(given, str) and given == AUTO else as_token_source(given, is_loss_mask=True)
+    if isinstance(choice, str) and choice == AUTO:
+        return TokensFromServer()
+    return as_token_source(choice, is_loss_mask=True)
 
 
 def _for_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:

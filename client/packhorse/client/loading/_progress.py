@@ -1,31 +1,37 @@
 """A run's progress: where the next iteration begins, and the state after the last batch.
 
-Owns a dataset's state in the main process and in each worker, and the order of epochs. Leaves the form of a state to
-`streams/cursor`. A persistent dataloader worker has a copy of the dataset, made when the worker was started. So the
-main process writes its choices to a block of shared memory (`workers/shared_progress`), and workers write there when an
-epoch has ended.
+Owns a dataset's state in the main process and in each worker, and the order of epochs. A persistent dataloader worker
+has a copy of the dataset, made when the worker was started. So the main process writes its choices to a block of shared
+memory (`workers/shared_progress`), and workers write there when an epoch has ended. Leaves the form of a state to
+`streams/cursor`, and that all workers read the same dataset to `workers/digests`.
 """
 
 import atexit
-import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from torch.utils.data import get_worker_info
 
-from packhorse.client.errors import DigestMismatchError
+from packhorse.client.loading.workers.current import current_worker
+from packhorse.client.loading.workers.digests import WorkerDigests
 from packhorse.client.loading.workers.shared_progress import SharedProgress
 from packhorse.client.streams.cursor import Facts, Resume, State, as_worker_state, is_of_worker, topology_facts
 from packhorse.topology import Topology
-from packhorse.wire import own_digest
 
 _Batch = TypeVar("_Batch")
-_HASH_BYTES = 7
-"""Bytes of a digest's hash: the number fits into an int64 that is not negative."""
+
+
+class Step(NamedTuple, Generic[_Batch]):
+    """One step of an iteration."""
+
+    state: State
+    """The state after the step's batch; at the epoch's end the last state."""
+    batch: _Batch | None
+    """The batch; None at the epoch's end."""
 
 
 class _Recorded(NamedTuple):
@@ -34,6 +40,7 @@ class _Recorded(NamedTuple):
     choice: int
     """The choice's number."""
     state: Mapping[str, Any]
+    """The state, as `Progress.state` returns it."""
 
 
 class Progress:
@@ -47,6 +54,7 @@ class Progress:
         self._seed = seed
         self._topology = topology
         self._shared = SharedProgress()
+        self.digests = WorkerDigests(self._shared)
         self._own: Resume | None = None  # where only this worker begins, as a StatefulDataLoader's state says
         self._last: _Recorded | None = None
         self._num_iterations = 0  # of this process; only the last one may continue
@@ -102,41 +110,11 @@ class Progress:
         if needs_position_of_worker and own is None and resume.position:
             raise ValueError(
                 f"position {resume.position} is one worker's in mode 'independent', and here are "
-                f"{worker_of_process()[1]}; resume with as many workers as saved it (num_workers=1), or train with "
-                "mode 'partition'"
+                f"{current_worker().num_workers}; resume with as many workers as saved it (num_workers=1), or train "
+                "with mode 'partition'"
             )
         self._own = None
         return resume
-
-    @property
-    def agreed_digest(self) -> str:
-        """Digest of the dataset that all processes of this rank read; empty before the first answer."""
-        return self._shared.agreed_digest
-
-    def bind(self, digest: str) -> None:
-        """Binds all processes of this rank to the dataset with this digest, unless they are bound already."""
-        self._shared.agree(own_digest(digest))
-
-    def agree(self, dataset: str, digest: str) -> None:
-        """Compares the digest that this worker got with those of the loader's other workers, and binds all to it.
-
-        Each worker writes its digest before it looks at the others', so of two that open at once, at least one sees
-        the other's.
-
-        Raises:
-            DigestMismatchError: another worker got another dataset of the same name.
-        """
-        worker, _ = worker_of_process()
-        hashed = hashlib.sha256(own_digest(digest).encode()).digest()
-        digest_hash = int.from_bytes(hashed[:_HASH_BYTES]) + 1  # 0 stands for no answer
-        self._shared.record_answer(worker, digest_hash)
-        self.bind(digest)
-        if self._shared.has_other_answer(digest_hash):
-            raise DigestMismatchError(
-                f"the workers of one loader got different datasets named {dataset!r}, this one digest "
-                f"{own_digest(digest)}: replicas serve different data under one name, or it was replaced just now; "
-                "serve the same everywhere, and begin again"
-            )
 
     def read(self, state: Mapping[str, Any]) -> Resume:
         """Reads a state of this run; see `Resume.from_state`."""
@@ -151,7 +129,7 @@ class Progress:
         resume = self.read(state)
         info = get_worker_info()
         if info is None:
-            self._shared.forget_digests()  # from now on the state's digest decides
+            self.digests.forget()  # from now on the state's digest decides
             self.choose(replace(resume, steps_ahead=None))  # steps_ahead is one worker's, and this is for all
             return
         saved = state["num_workers"] if is_of_worker(state) else info.num_workers
@@ -171,22 +149,22 @@ class Progress:
         """Returns the state after this process's last batch; before the first batch, where it will begin."""
         if self._last is not None and self._last.choice == self.choice:
             return dict(self._last.state)
-        resume, (worker, num_workers) = self.next, worker_of_process()
-        steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
+        resume, worker = self.next, current_worker()
+        steps_ahead = worker.number if resume.steps_ahead is None else resume.steps_ahead
         cursor = resume.cursor_at(
             resume.position, resume.first_step, digest=resume.digest, seed=self._seed, facts=self.facts
         )
-        return as_worker_state(cursor, steps_ahead, num_workers, self.facts)
+        return as_worker_state(cursor, steps_ahead, worker.num_workers, self.facts)
 
     def record(self, choice: int, state: Mapping[str, Any]) -> None:
         """Records the state after the last batch, and the number of the choice whose batch it is."""
         self._last = _Recorded(choice, state)
 
-    def follow(self, steps: Iterator[tuple[State, _Batch | None]]) -> Iterator[_Batch]:
+    def follow(self, steps: Iterator[Step[_Batch]]) -> Iterator[_Batch]:
         """Yields the batches of an iteration, and records the state after each.
 
         Args:
-            steps: (state after the batch, batch); at the end of the epoch a last state, with None instead of a batch.
+            steps: the iteration's steps; at the end of the epoch a last one without a batch.
 
         Raises:
             ValueError: workers have gone through the epoch already, and the next one is not chosen.
@@ -203,20 +181,21 @@ class Progress:
                 "`for epoch in dataset.epochs(num_epochs)`, or call dataset.set_epoch before you iterate the "
                 "DataLoader again, with the same epoch for the same batches, as in validation"
             )
-        state: State = {}
+        digest = ""
         num_batches = 0
-        for state, batch in steps:
+        for step in steps:
             if number != self._num_iterations:
                 raise RuntimeError(
                     "this iteration was ended by a later one over the same dataset, which has one state; make a "
                     "dataset for each iterator"
                 )
-            self.record(choice, state)
-            if batch is not None:
+            self.record(choice, step.state)
+            digest = step.state["digest"]
+            if step.batch is not None:
                 num_batches += 1
-                yield batch
+                yield step.batch
         if info is None:
-            self.finish(choice, state["digest"])
+            self.finish(choice, digest)
         elif is_first_worker and num_batches:
             self._shared.end(iteration)  # one worker says so for all
 
@@ -244,9 +223,8 @@ class Progress:
         if current.is_resumed and is_done:
             raise ValueError(
                 f"epoch {epoch} is finished: training was resumed from a cursor and continues in epoch "
-                f"{current.epoch}. Loop "
-                "with `for epoch in loader.epochs(num_epochs)`, which begins there; to train on an epoch again, load "
-                "an earlier cursor or make a new loader"
+                f"{current.epoch}. Loop with `for epoch in loader.epochs(num_epochs)`, which begins there; to train on "
+                "an epoch again, load an earlier cursor or make a new loader"
             )
         self.choose(current if epoch == current.epoch else current.at_epoch(epoch))
 
@@ -271,9 +249,3 @@ def _tell_workers_to_end() -> None:
     """Lets workers obey SIGTERM, which multiprocessing sends to the remaining workers when the main process ends."""
     for progress in _OF_MAIN_PROCESS:
         progress.exit()
-
-
-def worker_of_process() -> tuple[int, int]:
-    """Returns (worker, number of workers) of this process; (0, 1) if it is not a dataloader worker."""
-    info = get_worker_info()
-    return (info.id, info.num_workers) if info else (0, 1)

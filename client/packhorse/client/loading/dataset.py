@@ -19,9 +19,10 @@ from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._dispatching import refuse_dispatching
-from packhorse.client.loading._progress import Progress, worker_of_process
+from packhorse.client.loading._progress import Progress, Step
 from packhorse.client.loading.folder import resolve_folder
 from packhorse.client.loading.ranks import find_rank
+from packhorse.client.loading.workers.current import Worker, current_worker
 from packhorse.client.loading.workers.preemption import outlive_preemption
 from packhorse.client.options import BalanceName, Run, as_run, with_arguments
 from packhorse.client.presets import BatchFormat, Preset, PresetName
@@ -102,7 +103,7 @@ class PackedDataset(IterableDataset[Batch]):
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
         self.progress = Progress(self.run.epoch, self.run.seed, self.topology)
-        self.progress.bind(digest_of_ranks(self._server, self.run, world_size))
+        self.progress.digests.bind(digest_of_ranks(self._server, self.run, world_size))
         self._counted: Resume | None = None  # the beginning of the iteration whose steps were counted last
         self._num_steps = 0  # the steps of that iteration
 
@@ -193,68 +194,67 @@ class PackedDataset(IterableDataset[Batch]):
 
     def iterate(self) -> Iterator[Batch]:
         """Yields this worker's batches; unlike `__iter__`, it leaves state and epochs to the loader."""
-        return (batch for _, batch in self._steps() if batch is not None)
+        return (step.batch for step in self._steps() if step.batch is not None)
 
-    def _steps(self) -> Iterator[tuple[State, Batch | None]]:
-        """Yields (state after the batch, batch) for this worker's steps; at the epoch's end (last state, None)."""
-        worker, num_workers = worker_of_process()
-        is_one_of_many = self._is_independent and num_workers > 1
+    def _steps(self) -> Iterator[Step[Batch]]:
+        """Yields this worker's steps, and at the epoch's end one without a batch."""
+        worker = current_worker()
+        is_one_of_many = self._is_independent and worker.num_workers > 1
         resume = self.progress.start_iteration(needs_position_of_worker=is_one_of_many)
         facts = self.progress.facts
-
-        def cursor_after(step: int, steps_into: int) -> State:
-            position, digest = stream.position_after(step), stream.header.digest
-            return resume.cursor_at(position, steps_into, digest=digest, seed=self.run.seed, facts=facts)
-
         with (
             self._server.open() as client,
-            self._stream(client, resume, worker, num_workers, with_tokens=self.maker.wants_tokens) as stream,
+            self._stream(client, resume, worker, with_tokens=self.maker.wants_tokens) as stream,
         ):
             self.run.check_skips(resume.epoch, stream.header)
             if not stream.header.components:  # a mixture's digest changes with its stages
-                self.progress.agree(self.run.dataset, stream.header.digest)
+                self.progress.digests.compare(self.run.dataset, stream.header.digest)
+
+            def cursor_after(step: int, steps_into: int) -> State:
+                position, digest = stream.position_after(step), stream.header.digest
+                return resume.cursor_at(position, steps_into, digest=digest, seed=self.run.seed, facts=facts)
+
             pin_memory = get_worker_info() is None and torch.cuda.is_available()
             for step, batch in self.maker.batches(stream, pin_memory=pin_memory):
                 cursor = cursor_after(step, stream.topology.steps_into_optimizer_step(step, stream.header.num_bins))
-                steps_ahead = num_workers - 1  # the other workers' steps come before this one's next
-                state = as_worker_state(cursor, steps_ahead, num_workers, facts)
+                steps_ahead = worker.num_workers - 1  # the other workers' steps come before this one's next
+                state = as_worker_state(cursor, steps_ahead, worker.num_workers, facts)
                 if is_one_of_many:
                     cursor = cursor | {"position": NO_POSITION}
-                yield state, type(batch)(batch, cursor=cursor)
-            state = as_worker_state(cursor_after(stream.header.num_steps - 1, 0), 0, num_workers, facts)
-            yield state | {"finished": True}, None
+                yield Step(state, type(batch)(batch, cursor=cursor))
+            state = as_worker_state(cursor_after(stream.header.num_steps - 1, 0), 0, worker.num_workers, facts)
+            yield Step(state | {"finished": True}, None)
 
     def _count_steps(self, resume: Resume) -> int:
         """Returns the number of a rank's steps from `resume` on, from the header of a stream."""
-        with self._server.open() as client, self._stream(client, resume, 0, 1) as stream:
+        with self._server.open() as client, self._stream(client, resume, Worker(0, 1)) as stream:
             self.run.check_skips(resume.epoch, stream.header)
-            self.progress.bind(resume.digest or stream.header.digest)
+            self.progress.digests.bind(resume.digest or stream.header.digest)
             return stream.header.num_steps - resume.first_step
 
     @property
     def _is_independent(self) -> bool:
         return self.topology.mode is StreamMode.INDEPENDENT
 
-    def _stream(
-        self, client: Client, resume: Resume, worker: int, num_workers: int, *, with_tokens: bool = False
-    ) -> BinStream:
+    def _stream(self, client: Client, resume: Resume, worker: Worker, *, with_tokens: bool = False) -> BinStream:
         """Returns the stream of one worker of this rank, from `resume` on.
 
         After a cursor within an optimizer step, the DataLoader's worker 0 serves the first step that is not done, so
         the server's number of a worker differs from the DataLoader's.
         """
+        number = worker.number
         if not self._is_independent:
-            steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
-            worker = (resume.first_step + steps_ahead) % num_workers
-        if digest := self.progress.agreed_digest:
+            steps_ahead = worker.number if resume.steps_ahead is None else resume.steps_ahead
+            number = (resume.first_step + steps_ahead) % worker.num_workers
+        if digest := self.progress.digests.agreed:
             client.bind(self.run.dataset, digest)
         return client.stream_bins(
             self.run.dataset,
             epoch=resume.epoch,
             seed=self.run.seed,
             rank=self.rank,
-            worker=worker,
-            topology=replace(self.topology, workers_per_rank=num_workers, start_position=resume.position),
+            worker=number,
+            topology=replace(self.topology, workers_per_rank=worker.num_workers, start_position=resume.position),
             skip=self.run.skips(resume.epoch),
             first_step=resume.first_step,
             expected_digest=resume.digest,
@@ -267,21 +267,21 @@ def _loader_topology(
 ) -> Topology:
     """Returns the topology of a dataset, from its arguments and the world size; refuses fields that others decide."""
     balance = None if balance is None else as_choice("balance", Balance, balance)
-    given = topology or Topology()
     if batch_size is None and topology is None:
         raise ValueError("batch_size is missing: bins in a batch, for each rank")
-    if given.world_size not in (1, world_size):
+    topology = topology or Topology()
+    if topology.world_size not in (1, world_size):
         raise ValueError(
-            f"topology has world_size {given.world_size}, and this process is one of {world_size} data-parallel ranks; "
-            "leave world_size out, or give rank=(rank, world_size)"
+            f"topology has world_size {topology.world_size}, and this process is one of {world_size} data-parallel "
+            "ranks; leave world_size out, or give rank=(rank, world_size)"
         )
     for name, instead in (("workers_per_rank", "num_workers of the loader"), ("start_position", "load_state_dict")):
-        if getattr(given, name) != getattr(Topology(), name):
+        if getattr(topology, name) != getattr(Topology(), name):
             raise ValueError(f"{name} of a loader's topology cannot be set; use {instead}")
     size = None if batch_size is None else checked_integer("batch_size", batch_size, 1)
-    given = replace(with_arguments(given, batch_size=size, balance=balance), world_size=world_size)
-    if given.accumulation > 1 and given.steps_per_optimizer_step == 1:
+    topology = replace(with_arguments(topology, batch_size=size, balance=balance), world_size=world_size)
+    if topology.accumulation > 1 and topology.steps_per_optimizer_step == 1:
         raise ValueError(
             "accumulation has no effect without a balance or a batch schedule; leave it out, or give a balance"
         )
-    return given
+    return topology

@@ -7,7 +7,7 @@ serving the folder to `transport/embedded`.
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.client.connecting import Server, Target
 from packhorse.client.options import Run
@@ -19,10 +19,19 @@ _MANIFEST = "manifest.json"
 _MIXTURE_SUFFIX = ".mixture.toml"
 
 
-def resolve_folder(
-    target: Target | Server, dataset: str | Run | None, tokens: Any
-) -> tuple[Target | Server, str | Run, Any]:
-    """Returns (target, dataset, tokens), as given, or as a prepared folder's path determines them.
+class DataArguments(NamedTuple):
+    """The three arguments by which a dataset finds its bins and tokens."""
+
+    target: Target | Server
+    """The server, or the folder that is served in this process."""
+    dataset: str | Run
+    """The dataset's name there, or a Run of it."""
+    tokens: Any
+    """Anything that `as_token_source` accepts; None for the tokens that the server sends."""
+
+
+def resolve_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -> DataArguments:
+    """Returns the arguments as they are or, without a dataset, as a prepared folder's path determines them.
 
     Args:
         target: as in `PackedDataset`; with `dataset=None` the path of a prepared folder, or of a mixture's file, which
@@ -35,18 +44,19 @@ def resolve_folder(
         TokenSourceError: the tokens are not there any more, or others are there.
     """
     if dataset is not None:
-        return target, dataset, tokens
+        return DataArguments(target, dataset, tokens)
     folder = Path(target) if isinstance(target, str | os.PathLike) else None
     if folder is not None and folder.name.endswith(_MIXTURE_SUFFIX) and folder.is_file():
         folder = folder.resolve()  # its components are served with their tokens
-        return f"embedded:{folder.parent}", folder.name.removesuffix(_MIXTURE_SUFFIX), tokens
+        return DataArguments(f"embedded:{folder.parent}", folder.name.removesuffix(_MIXTURE_SUFFIX), tokens)
     if folder is None or not (folder / _MANIFEST).is_file():
         raise ValueError(
             f"{quoted(target)} is no prepared folder (it has no {_MANIFEST}), so dataset=None says nothing: give a "
             "folder that `packhorse prepare` wrote, the file of a mixture, or the dataset's name"
         )
     folder = folder.resolve()
-    return f"embedded:{folder.parent}", folder.name, _tokens_of(folder) if tokens is None else tokens
+    tokens = _tokens_of(folder) if tokens is None else tokens
+    return DataArguments(f"embedded:{folder.parent}", folder.name, tokens)
 
 
 def _tokens_of(folder: Path) -> TokenSource:

@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from packhorse.client.argument_hints import with_hints
 from packhorse.client.batches.packed_batch import Batch
 from packhorse.client.connecting import Server, Target
+from packhorse.client.loading._device_copies import chosen_device
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.loading.peers import Peers
-from packhorse.client.loading.prefetch import DevicePrefetcher, chosen_device
+from packhorse.client.loading.prefetch import DevicePrefetcher
 from packhorse.client.loading.workers.preemption import starting_workers
 from packhorse.client.loading.workers.start import context_of_workers
 from packhorse.client.options import BalanceName, LoaderOptions, Run, with_arguments
@@ -66,7 +67,7 @@ class PackedDataLoader:
         self.dataset = dataset
         self.options = options or LoaderOptions()
         _check_device(self.options.device)
-        self._batches: DevicePrefetcher[Batch] | None = None
+        self._prefetcher: DevicePrefetcher[Batch] | None = None
         self._peers = Peers.of(self.options.peers)
 
     @property
@@ -126,15 +127,15 @@ class PackedDataLoader:
 
     def close(self) -> None:
         """Ends the workers and an unfinished iteration; a later iteration starts new workers."""
-        if self._batches is not None:
-            self._batches.close()
-            self._batches = None
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
 
     def _own_batches(self) -> Iterator[Batch]:
         """Returns the batches that this rank reads itself, on the device."""
-        if self._batches is None:
-            self._batches = DevicePrefetcher(self._data_loader(), self.options.device, depth=self.options.depth)
-        return iter(self._batches)
+        if self._prefetcher is None:
+            self._prefetcher = DevicePrefetcher(self._data_loader(), self.options.device, depth=self.options.depth)
+        return iter(self._prefetcher)
 
     def _shared_batches(self, peers: Peers) -> Iterator[Batch]:
         """Returns the batches that this rank shares with its peers, after checking that all would read the same."""

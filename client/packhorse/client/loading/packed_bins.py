@@ -1,21 +1,18 @@
 """`PackedBins`: an epoch's bins as rows by index, for other loaders and samplers.
 
-Owns the keys of a row, and the headers of the epochs. Leaves the meaning of an index to `_indices`, requests to
-`_bins_reader`, when rows are made to `_rows`, and making batches, from which rows are cut, to
-`_batch_maker`.
+Owns the dataset's arguments, its epochs and cursors, and what each process opens. Leaves the meaning of an index, the
+headers of epochs, requests and rows to `loading.bins`, and making batches, from which rows are cut, to `_batch_maker`.
 """
 
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from operator import index as as_index
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
-import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from packhorse.client.api import Client
@@ -24,22 +21,20 @@ from packhorse.client.batches.packed_batch import Batch, PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._batch_maker import BatchMaker
-from packhorse.client.loading._bins_reader import BinsReader
-from packhorse.client.loading._indices import BinAddress, Indices
 from packhorse.client.loading._progress import Progress
-from packhorse.client.loading._rows import Rows
+from packhorse.client.loading.bins.headers import EpochHeaders
+from packhorse.client.loading.bins.indices import BinAddress, Indices
+from packhorse.client.loading.bins.reader import BinsReader
+from packhorse.client.loading.bins.row_cutting import cut_rows, refuse_whole_batches
+from packhorse.client.loading.bins.rows import Rows
 from packhorse.client.loading.folder import resolve_folder
 from packhorse.client.loading.workers.preemption import outlive_preemption
 from packhorse.client.options import Run, as_run, with_arguments
 from packhorse.client.presets import BatchFormat, Preset, PresetName
+from packhorse.client.presets.batch_format import preset_of
 from packhorse.client.streams.blocks import BinBlock, joined
-from packhorse.client.streams.cursor import Cursor, Resume
+from packhorse.client.streams.cursor import Cursor
 from packhorse.topology import Topology, checked_integer
-from packhorse.types import StreamHeader
-
-_ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")
-"""The keys of PackedBatch that a row has without a preset. There is no `attention_mask`: with one, a model of Hugging
-Face would look for padding instead of the bounds of sequences."""
 
 _ONE_BIN = Topology()
 """One rank with one bin in a step: rows have no other topology."""
@@ -52,11 +47,13 @@ _NO_BINS = BinBlock(
 
 
 @dataclass(slots=True, eq=False)
-class _OfProcess:
-    """What belongs to one process: a fork makes its own."""
+class _Opened:
+    """What one process has opened; a fork opens its own."""
 
     pid: int
+    """The process's id."""
     reader: BinsReader
+    """Its connection, and what was read over it."""
     assembling: threading.Lock = field(default_factory=threading.Lock)
     """Held by the thread that makes a batch."""
     is_prepared: bool = False
@@ -94,7 +91,8 @@ class PackedBins(Dataset[dict[str, Any]]):
         >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1)
         >>> len(bins), bins[1]["input_ids"].tolist()
         (2, [0, 1, 2, 3, 4, 0, 1, 2])
-        >>> batch = next(iter(torch.utils.data.DataLoader(bins, batch_size=2)))
+        >>> from torch.utils.data import DataLoader
+        >>> batch = next(iter(DataLoader(bins, batch_size=2)))
         >>> batch["input_ids"].shape, batch["position"].tolist()
         (torch.Size([2, 8]), [0, 1])
 
@@ -144,16 +142,16 @@ class PackedBins(Dataset[dict[str, Any]]):
             raise ValueError("component_rows has no effect on PackedBins: a row is a bin; use PackedDataset")
         if form.media is not None:
             raise ValueError("media cannot be used with PackedBins, whose rows must stack; use PackedDataset")
-        if form.shared_prefix == "tree" or (isinstance(form.preset, Preset) and form.preset.folds):
+        chosen_preset = preset_of(form)
+        if form.shared_prefix == "tree" or (chosen_preset is not None and chosen_preset.folds):
             raise ValueError("trees cannot be used with PackedBins, whose rows must stack; use PackedDataset")
         self._server = as_server(target)
         self._output = output
         self._maker = BatchMaker(tokens, form)
         self._progress = Progress(self.run.epoch, self.run.seed, _ONE_BIN)
-        self._agreed = digest_of_ranks(self._server, self.run)
-        self._headers: dict[tuple[str, int], StreamHeader] = {}  # (skipped ranges, first position) → an epoch's header
+        self._headers = EpochHeaders(self._server, self.run, digest_of_ranks(self._server, self.run))
         self._indices: Indices | None = None
-        self._of_process: _OfProcess | None = None
+        self._last_opened: _Opened | None = None
         self._locks: dict[int, threading.RLock] = {}  # by process id: a fork must not wait for a thread of its parent
 
     @property
@@ -209,7 +207,7 @@ class PackedBins(Dataset[dict[str, Any]]):
                 "the cursor is within an optimizer step of a balanced run, whose bins were not trained on in their "
                 "order; resume with PackedDataset, or from a cursor at an optimizer step's end"
             )
-        self._headers = {}
+        self._headers.forget()
         self._progress.choose(resume)
 
     def __len__(self) -> int:
@@ -248,7 +246,8 @@ class PackedBins(Dataset[dict[str, Any]]):
 
         Example:
             >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1, preset="padding-free")
-            >>> loader = torch.utils.data.DataLoader(bins, batch_size=2, collate_fn=bins.collate)
+            >>> from torch.utils.data import DataLoader
+            >>> loader = DataLoader(bins, batch_size=2, collate_fn=bins.collate)
             >>> next(iter(loader))["cu_seq_lens_q"].tolist()
             [0, 5, 8, 13, 16]
 
@@ -275,7 +274,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         return f"PackedBins({', '.join(facts)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_of_process": None, "_locks": {}}
+        return self.__dict__ | {"_last_opened": None, "_locks": {}}
 
     def _rows_of(self, bins: BinBlock) -> list[dict[str, Any]]:
         """Makes one row of each bin.
@@ -283,31 +282,17 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             ValueError: the preset lays the bins of a batch end to end, or has keys that belong to a batch as a whole.
         """
-        preset = self._maker.preset
-        if self._maker.form.is_flat or not (preset is None or preset.has_rows):
-            what = "flatten=True" if preset is None else f"preset {preset.name!r}"
-            raise ValueError(
-                f"{what} makes one batch of many bins, not rows; give the DataLoader collate_fn=bins.collate"
-            )
+        refuse_whole_batches(self._maker.preset, is_flat=self._maker.form.is_flat)
         batch = self._assemble(bins)
-        columns: dict[str, Any] = self._maker.convert(batch)
-        if preset is None:
-            columns = {name: columns[name] for name in _ROW_KEYS} | {"position": torch.tensor(bins.positions)}
-            if "bin_component_ids" in batch:
-                columns["component_id"] = batch["bin_component_ids"]
-        as_row: type[dict[str, Any]] = Batch
-        if self._output == "numpy":
-            columns = {name: [np.asarray(item) for item in column] for name, column in columns.items()}
-            as_row = dict  # JAX and Grain look into plain dicts only
-        return [as_row({name: column[i] for name, column in columns.items()}) for i in range(len(bins))]
+        return cut_rows(batch, self._maker.preset, bins.positions, as_numpy=self._output == "numpy")
 
     def _assemble(self, bins: BinBlock) -> PackedBatch:
         """Makes one batch of bins; prepares the maker at this process's first call."""
-        own = self._opened()
-        with own.assembling:  # one thread at a time: a source may hold state between its calls for one batch
-            if not own.is_prepared:
+        opened = self._opened()
+        with opened.assembling:  # one thread at a time: a source may hold state between its calls for one batch
+            if not opened.is_prepared:
                 self._maker.prepare(self._current_indices().headers[0])
-                own.is_prepared = True
+                opened.is_prepared = True
             return self._maker.assemble(bins)
 
     def _bins(self, addresses: Sequence[BinAddress]) -> BinBlock:
@@ -329,62 +314,41 @@ class PackedBins(Dataset[dict[str, Any]]):
             with self._lock:
                 resume = self._progress.next
                 later = (resume.at_epoch(resume.epoch + number) for number in range(1, self.num_epochs))
-                headers = [self._header(begin) for begin in (resume, *later)]
+                headers = [self._headers.header(begin, self._connection_to_ask) for begin in (resume, *later)]
                 self._indices = Indices(choice, resume, headers, self.num_bins_multiple_of)
         return self._indices
 
-    def _header(self, resume: Resume) -> StreamHeader:
-        """Returns the header of one epoch, from the server at the first call.
+    def _connection_to_ask(self) -> Client | None:
+        """Returns this process's connection, if it is a worker or has read bins; None if a child process must ask.
 
-        A child process asks, so that this process may fork workers; but not in a worker, or if this process has read
-        bins already and so is connected.
+        A child process asks so that this process may fork workers, which after a connection it should not.
         """
-        key = str(self.run.skips(resume.epoch)), resume.position
-        if key not in self._headers:
-            is_connected = self._of_process is not None and self._of_process.pid == os.getpid()
-            if is_connected or get_worker_info() is not None:
-                self._headers[key] = self._ask_header(resume, self._opened().reader.client)
-            else:
-                self._headers[key] = self._server.ask(partial(self._ask_header_anew, resume))
-        return self._headers[key]
+        if self._opened_before() is None and get_worker_info() is None:
+            return None
+        return self._opened().reader.client
 
-    def _ask_header_anew(self, resume: Resume) -> StreamHeader:
-        """Returns the header of an epoch's stream, over a new connection."""
-        with self._server.open() as client:
-            return self._ask_header(resume, client)
-
-    def _ask_header(self, resume: Resume, client: Client) -> StreamHeader:
-        """Returns the header of an epoch's stream; the server compares the digest."""
-        with client.stream_bins(
-            self.run.dataset,
-            epoch=resume.epoch,
-            seed=self.run.seed,
-            topology=Topology(start_position=resume.position),
-            skip=self.run.skips(resume.epoch),
-            expected_digest=resume.digest or self._known_digest(),
-        ) as stream:
-            self.run.check_skips(resume.epoch, stream.header)
-            return stream.header
-
-    def _known_digest(self) -> str:
-        """Returns the digest that this run reads: of the first answer, or as its ranks agreed; "" if unknown."""
-        return next((header.digest for header in self._headers.values()), self._agreed)
-
-    def _opened(self) -> _OfProcess:
+    def _opened(self) -> _Opened:
         """Returns what this process has opened; opens it at the first call, and again after a fork."""
-        own = self._of_process
-        if own is None or own.pid != os.getpid():
+        opened = self._opened_before()
+        if opened is None:
             with self._lock:
-                own = self._of_process
-                if own is None or own.pid != os.getpid():
-                    if get_worker_info() is not None:
-                        outlive_preemption(lambda: self._progress.is_exiting)
-                    client = self._server.open()
-                    reader = BinsReader(
-                        client, self.run, self._getitems, self._lock, with_tokens=self._maker.wants_tokens
-                    )
-                    own = self._of_process = _OfProcess(os.getpid(), reader)
-        return own
+                opened = self._opened_before()
+                if opened is None:
+                    opened = self._last_opened = self._open()
+        return opened
+
+    def _opened_before(self) -> _Opened | None:
+        """Returns what this process has opened; None if it has not, although its parent may have before a fork."""
+        opened = self._last_opened
+        return opened if opened is not None and opened.pid == os.getpid() else None
+
+    def _open(self) -> _Opened:
+        """Opens this process's connection; a worker also prepares for a preemption."""
+        if get_worker_info() is not None:
+            outlive_preemption(lambda: self._progress.is_exiting)
+        client = self._server.open()
+        reader = BinsReader(client, self.run, self._getitems, self._lock, with_tokens=self._maker.wants_tokens)
+        return _Opened(os.getpid(), reader)
 
     @property
     def _lock(self) -> threading.RLock:

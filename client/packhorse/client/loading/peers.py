@@ -2,16 +2,16 @@
 
 Owns the messages between them. If making a batch fails on the first rank, the others get the error, so that none waits
 forever. All ranks call `next` together, as they run their model together, so the trainer's own process group is enough,
-and no thread is needed. Leaves their data-parallel rank to `ranks`.
+and no thread is needed. Leaves a batch's form on the way to `_batch_bytes`, and their data-parallel rank to `ranks`.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
-from packhorse.client.batches.tensor_memory import map_tensors, room_bytes, view_at
+from packhorse.client.loading._batch_bytes import bytes_of, filled, outline_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -22,8 +22,8 @@ _Batch = TypeVar("_Batch")
 class _Announcement(NamedTuple):
     """The message that is sent before a batch's tensors."""
 
-    batch: Any = None
-    """The batch with tensors of the right shapes and dtypes, but without values; None if there is no batch."""
+    outline: Any = None
+    """The batch's outline; None if there is no batch."""
     num_bytes: int = 0
     """Bytes of all tensors together."""
     error: str = ""
@@ -63,14 +63,13 @@ class Peers:
         """
         if peers is None:
             return None
-        given: Any = peers
-        names = getattr(given, "mesh_dim_names", None)
+        names = getattr(peers, "mesh_dim_names", None)
         if names is not None and len(names) != 1:
             raise ValueError(
                 f"peers is a mesh of {len(names)} dimensions, {', '.join(names)}; give those that divide the model as "
                 "one, mesh['tp', 'cp']._flatten('model'), or their process group"
             )
-        group = given if names is None else given.get_group()
+        group: Any = peers if names is None else cast("DeviceMesh", peers).get_group()
         if not isinstance(group, dist.ProcessGroup):
             raise ValueError(f"peers must be a process group or a mesh's dimension, got {type(peers).__name__}")
         return None if dist.get_world_size(group) == 1 else cls(group)
@@ -117,11 +116,8 @@ class Peers:
             except Exception as error:
                 self._exchange(_Announcement(error=f"{type(error).__name__}: {error}"))
                 raise
-            tensors = _tensors_of(batch)
-            data = torch.empty(sum(map(room_bytes, tensors)), dtype=torch.uint8, device=self._device)
-            for tensor, room in zip(tensors, _rooms(data, tensors), strict=True):
-                room.copy_(tensor)
-            self._exchange(_Announcement(map_tensors(_outline, batch), len(data)))
+            data = bytes_of(batch, self._device)
+            self._exchange(_Announcement(outline_of(batch), len(data)))
             broadcast(data, self._group, self._first_rank)
             yield batch
 
@@ -133,11 +129,11 @@ class Peers:
                 raise RuntimeError(
                     f"the first of this rank's peers, which reads for all of them, failed: {announced.error}"
                 )
-            if announced.batch is None:
+            if announced.outline is None:
                 return
             data = torch.empty(announced.num_bytes, dtype=torch.uint8, device=self._device)
             broadcast(data, self._group, self._first_rank)
-            yield _filled(announced.batch, _rooms(data.to(device), _tensors_of(announced.batch)))
+            yield filled(announced.outline, data.to(device))
 
     def _exchange(self, sent: _Announcement | None) -> _Announcement:
         """Sends the message about the next batch, or receives it if `sent` is None; returns it."""
@@ -145,36 +141,6 @@ class Peers:
         dist.broadcast_object_list(messages, self._first_rank, group=self._group, device=self._device)
         announced: _Announcement = messages[0]
         return announced
-
-
-def _tensors_of(batch: Any) -> list[torch.Tensor]:
-    """Returns a batch's tensors, in the order of `map_tensors`."""
-    tensors: list[torch.Tensor] = []
-
-    def take(tensor: torch.Tensor) -> torch.Tensor:
-        tensors.append(tensor)
-        return tensor
-
-    map_tensors(take, batch)
-    return tensors
-
-
-def _outline(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor of the same shape and type, without values."""
-    return torch.empty_like(tensor, device="meta")
-
-
-def _filled(batch: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """Returns a batch with its tensors replaced, in the order of `map_tensors`."""
-    return map_tensors(lambda _: next(tensors), batch)
-
-
-def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yields for each tensor a view of its bytes in `data`, with its dtype and shape."""
-    begin = 0
-    for tensor in tensors:
-        yield view_at(data, tensor.dtype, tensor.shape, begin)
-        begin += room_bytes(tensor)
 
 
 def first_rank_of(group: dist.ProcessGroup) -> int:

@@ -1,19 +1,18 @@
 """`DevicePrefetcher`: batches that are on the device before the trainer needs them.
 
-Owns the thread that fetches ahead, and the copies to a GPU while it computes. The batches come from any iterable; the
+Owns the thread that fetches ahead. Leaves the copies to `_device_copies`. The batches come from any iterable; the
 DataLoader with its workers is in `loader`.
 """
 
 import atexit
 import threading
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
-from packhorse.client.batches.tensor_memory import map_tensors
+from packhorse.client.loading._device_copies import CopiedBatch, DeviceCopier, chosen_device
 from packhorse.client.options import DEFAULT_DEPTH
 
 _Batch = TypeVar("_Batch")
@@ -76,7 +75,7 @@ class DevicePrefetcher(Generic[_Batch]):
         """Yields the source's batches; fetching begins with the first `next`."""
         self.close()
         # `iter` is called here and not in the thread, because a DataLoader then forks its workers.
-        lookahead = _Lookahead(iter(self._batches), _Copier(chosen_device(self._device)), self._depth)
+        lookahead = _Lookahead(iter(self._batches), DeviceCopier(chosen_device(self._device)), self._depth)
         self._lookahead = lookahead
         try:
             yield from lookahead.batches()
@@ -93,15 +92,6 @@ class DevicePrefetcher(Generic[_Batch]):
             self._lookahead = None
 
 
-class _Copied(NamedTuple):
-    """A batch on the device."""
-
-    batch: Any
-    """The batch, whose copies may still be going on."""
-    event: torch.cuda.Event | None
-    """The event after the last copy; None on the CPU."""
-
-
 class _End(NamedTuple):
     """The last item of the queue, after the last batch."""
 
@@ -109,54 +99,14 @@ class _End(NamedTuple):
     """The source's error; None if it came to its end."""
 
 
-class _Copier:
-    """Copies batches to one device. A GPU copies while it computes for the trainer."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def in_thread(self) -> AbstractContextManager[Any]:
-        """Returns the fetching thread's context, in which the source's own work on the GPU is on the copies' stream."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
-    def copy(self, batch: Any) -> _Copied:
-        """Begins the copies of one batch; called in the fetching thread."""
-        if self._device.type == "cpu":
-            return _Copied(batch, None)
-        moved = map_tensors(self._copy_tensor, batch)
-        return _Copied(moved, None if self._stream is None else self._stream.record_event())
-
-    def hand_out(self, copied: _Copied) -> Any:
-        """Makes the trainer's current stream wait for a batch, and keeps its memory until that stream is done."""
-        if copied.event is not None:
-            stream = torch.cuda.current_stream(self._device)
-            stream.wait_event(copied.event)
-
-            def record(tensor: torch.Tensor) -> torch.Tensor:
-                tensor.record_stream(stream)
-                return tensor
-
-            map_tensors(record, copied.batch)
-        return copied.batch
-
-    def _copy_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        # PyTorch's cache reuses pinned memory only after the copies from it are done, so it may be dropped here.
-        if self._stream is not None and tensor.device.type == "cpu":
-            tensor = tensor.pin_memory()
-        return tensor.to(self._device, non_blocking=self._stream is not None)
-
-
 class _Lookahead(Generic[_Batch]):
     """One thread that goes through one iterator, at most `depth` batches ahead of the trainer."""
 
-    def __init__(self, source: Iterator[_Batch], copier: _Copier, depth: int) -> None:
+    def __init__(self, source: Iterator[_Batch], copier: DeviceCopier, depth: int) -> None:
         self._source = source
         self._copier = copier
         self._free = threading.Semaphore(depth)
-        self._ready: SimpleQueue[_Copied | _End] = SimpleQueue()
+        self._ready: SimpleQueue[CopiedBatch[_Batch] | _End] = SimpleQueue()
         self._is_stopped = False
         # A daemon, so that a source which never answers cannot delay the end of the process. It is stopped at exit,
         # because a thread that is copying while the interpreter ends would crash.
@@ -173,7 +123,7 @@ class _Lookahead(Generic[_Batch]):
         if item.error is not None:
             raise item.error
 
-    def _next(self) -> "_Copied | _End":
+    def _next(self) -> "CopiedBatch[_Batch] | _End":
         """Waits for the next batch, in short waits: a Ctrl-C just before a long wait would not interrupt it."""
         while True:
             try:
@@ -207,13 +157,3 @@ class _Lookahead(Generic[_Batch]):
             error = raised
         self._source = iter(())  # closes a stream now; at the end of the process, modules that it needs may be gone
         self._ready.put(_End(error))
-
-
-def chosen_device(device: torch.device | str | None) -> torch.device:
-    """Returns the device with its index; None means the current CUDA device if there is one, else the CPU."""
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
-    if chosen.type == "cuda" and chosen.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return chosen

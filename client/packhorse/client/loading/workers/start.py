@@ -18,22 +18,22 @@ from packhorse.client.transport.grpc_channels import has_used_grpc
 _LOG = logging.getLogger(__name__)
 
 
-def context_of_workers(given: BaseContext | str | None) -> BaseContext:
+def context_of_workers(choice: BaseContext | str | None) -> BaseContext:
     """Returns the multiprocessing context for workers of this process.
 
     Args:
-        given: the user's choice. None for a safe one: the platform's default, but a fork server instead of forking a
-            process that has used gRPC, because its children sometimes stall.
+        choice: a context, or the name of a start method. None for a safe one: the platform's default, but a fork server
+            instead of forking a process that has used gRPC, because its children sometimes stall.
 
     Raises:
         PackhorseError: each worker would run the main script again, from the top.
     """
-    if isinstance(given, BaseContext):
-        context, why = given, "it was given"
+    if isinstance(choice, BaseContext):
+        context, why = choice, "it was given"
     else:
         default = multiprocessing.get_start_method()
-        method, why = given or default, "it was given" if given else "it is the default"
-        if given is None and default == "fork" and has_used_grpc():
+        method, why = (choice, "it was given") if choice else (default, "it is the default")
+        if choice is None and default == "fork" and has_used_grpc():
             method, why = "forkserver", "this process has used gRPC, and forked children would sometimes stall"
         context = protected_fork_server() if method == "forkserver" else multiprocessing.get_context(method)
     name = context.get_start_method()
@@ -53,27 +53,39 @@ def _refuse_unguarded_script(method: str, why: str) -> None:
         method: the start method, for the error.
         why: the reason for the method, for the error.
     """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and not (
-        frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
-    ):
-        frame = frame.f_back
-    main = sys.modules.get("__main__")
-    path = getattr(main, "__file__", None)
-    if frame is None or path is None or frame.f_code.co_filename != path or hasattr(sys, "ps1"):
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    line = None if path is None or hasattr(sys, "ps1") else _running_line(path)
+    if path is None or line is None or not _runs_again(path, line):
         return
-    line = frame.f_lineno
-    try:
-        statements = ast.parse(Path(path).read_text(encoding="utf-8")).body
-    except (OSError, ValueError, SyntaxError):
-        return
-    for statement in statements:
-        if statement.lineno <= line <= (statement.end_lineno or line) and isinstance(statement, ast.If):
-            names = {each.id for each in ast.walk(statement.test) if isinstance(each, ast.Name)}
-            if "__name__" in names:
-                return
     raise PackhorseError(
         f"{path}, line {line}: workers are started by {method!r} ({why}), and each of them would run this script again "
         'from the top. Put what it does below `if __name__ == "__main__":`, or make batches in this process with '
         "num_workers=0"
     )
+
+
+def _running_line(path: str) -> int | None:
+    """Returns the line of the main script's top level that is running; None if its top level is done, or not there."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return frame.f_lineno if frame.f_code.co_filename == path else None
+        frame = frame.f_back
+    return None
+
+
+def _runs_again(path: str, line: int) -> bool:
+    """Whether a line of a script runs when a worker imports it: it is below no condition on `__name__`.
+
+    False if the script's source cannot be read.
+    """
+    try:
+        statements = ast.parse(Path(path).read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return False
+    for statement in statements:
+        if statement.lineno <= line <= (statement.end_lineno or line) and isinstance(statement, ast.If):
+            names = {each.id for each in ast.walk(statement.test) if isinstance(each, ast.Name)}
+            if "__name__" in names:
+                return False
+    return True

@@ -1,6 +1,6 @@
 """What an index of `PackedBins` means: an epoch, and a position in it.
 
-Owns this translation. Leaves reading the bins at a position to `_bins_reader`.
+Owns this translation. Leaves reading the bins at a position to `bins/reader`.
 """
 
 from bisect import bisect_right

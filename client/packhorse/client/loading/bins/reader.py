@@ -1,7 +1,7 @@
 """`BinsReader`: a connection of `PackedBins`, and the bins and rows that are read over it.
 
-Owns requests for bins, and how many epochs stay in memory. Leaves reading ahead to `_read_ahead`, and making rows ahead
-to `_rows`.
+Owns requests for bins, and how many epochs stay in memory. Leaves reading ahead to `bins/_read_ahead`, and making rows
+ahead to `bins/_rows_ahead`.
 """
 
 import threading
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from packhorse.client.api import Client
 from packhorse.client.errors import RequestTooLargeError
-from packhorse.client.loading._indices import Indices
-from packhorse.client.loading._read_ahead import ReadAhead
-from packhorse.client.loading._rows import RowsAhead
+from packhorse.client.loading.bins._read_ahead import ReadAhead
+from packhorse.client.loading.bins._rows_ahead import RowsAhead
+from packhorse.client.loading.bins.indices import Indices
 from packhorse.client.options import Run
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.storage import BoundedCache

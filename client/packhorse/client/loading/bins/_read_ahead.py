@@ -1,8 +1,8 @@
 """Reading bins ahead: `ReadAhead` requests many bins at once if the requested positions are a walk.
 
-A walk is a set of evenly spaced positions, close together: a rank's share, a worker's batches, or a thread pool reading
-in order. A bin is dozens of bytes, and a request takes a millisecond, so a walk gets bins that were read ahead; other
-positions are requested exactly. Leaves requests to `_bins_reader`, and rows made ahead to `_rows`.
+A bin is dozens of bytes, and a request takes a millisecond, so a walk gets bins that were read ahead; other positions
+are requested exactly. Leaves what a walk is to `bins/_walks`, requests to `bins/reader`, and rows that are made ahead
+to `bins/_rows_ahead`.
 """
 
 import threading
@@ -10,12 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import gcd
 
+from packhorse.client.loading.bins._walks import REMEMBERED, stride_of
 from packhorse.client.streams.blocks import BinBlock, joined
-
-REMEMBERED = 64
-"""How many of the latest positions decide whether they are a walk."""
 
 _CHUNK_BYTES = 64 << 10
 """Size of a chunk: hundreds of usual bins, whose request takes 1.5 times as long as that of one bin."""
@@ -23,8 +20,6 @@ _MOST_BINS = 512
 """The most bins in a chunk."""
 _MOST_CHUNKS = 4
 """The most chunks in memory; threads that read at different speeds use at most two at a time."""
-_FEWEST_POSITIONS = 4
-"""The fewest positions that can be a walk."""
 _SPARSEST = 32
 """A walk has at least one in this many multiples of its stride; other workers may read the rest."""
 
@@ -34,8 +29,11 @@ class _Chunk:
     """Bins at evenly spaced positions: first, first + stride, first + 2 · stride, and so on."""
 
     first: int
+    """The position of the first bin."""
     stride: int
+    """The distance from one position to the next."""
     block: BinBlock
+    """The bins."""
 
     def find(self, position: int) -> int:
         """Returns the index of a position's bin in the block; -1 if this chunk does not have it."""
@@ -98,24 +96,6 @@ class ReadAhead:
         with self._lock:
             self._chunks.extend(chunks)
         return [*chunks, *known]
-
-
-def stride_of(seen: Sequence[int], *, sparsest: int) -> int:
-    """Returns the stride of a walk through these positions, in positions; 0 if they are not a walk.
-
-    Example:
-        >>> stride_of([8, 2, 4, 6], sparsest=4), stride_of([8, 2, 4, 900], sparsest=4)
-        (2, 0)
-
-    Args:
-        seen: positions, in any order.
-        sparsest: the positions are a walk only if they hold at least one in this many multiples of the stride.
-    """
-    first = min(seen)
-    stride = gcd(*(position - first for position in seen))
-    if len(seen) < _FEWEST_POSITIONS or not stride or max(seen) - first > sparsest * len(seen) * stride:
-        return 0
-    return stride
 
 
 def _bins_in(chunks: Sequence[_Chunk] | deque[_Chunk], positions: Sequence[int]) -> BinBlock | None:

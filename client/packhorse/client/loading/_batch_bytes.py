@@ -1,0 +1,56 @@
+"""A batch as bytes and an outline, from which another process makes the batch again.
+
+Owns the outline, and where each tensor's bytes are. Leaves memory that tensors share to `batches/tensor_memory`, and
+sending to `peers`.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import torch
+
+from packhorse.client.batches.tensor_memory import map_tensors, room_bytes, view_at
+
+_Batch = TypeVar("_Batch")
+
+
+def bytes_of(batch: Any, device: torch.device) -> torch.Tensor:
+    """Returns the values of all tensors of a batch, one after the other: uint8 [bytes], on the device."""
+    tensors = _tensors_of(batch)
+    data = torch.empty(sum(map(room_bytes, tensors)), dtype=torch.uint8, device=device)
+    for tensor, room in zip(tensors, _rooms(data, tensors), strict=True):
+        room.copy_(tensor)
+    return data
+
+
+def outline_of(batch: _Batch) -> _Batch:
+    """Returns a batch whose tensors have the same shapes and dtypes, but no values: they are on the device `meta`."""
+    outline: _Batch = map_tensors(lambda tensor: torch.empty_like(tensor, device="meta"), batch)
+    return outline
+
+
+def filled(outline: _Batch, data: torch.Tensor) -> _Batch:
+    """Returns the batch with this outline and these bytes. Its tensors are views of `data`."""
+    rooms = _rooms(data, _tensors_of(outline))
+    batch: _Batch = map_tensors(lambda _: next(rooms), outline)
+    return batch
+
+
+def _tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Returns a batch's tensors, in the order of `map_tensors`."""
+    tensors: list[torch.Tensor] = []
+
+    def take(tensor: torch.Tensor) -> torch.Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    map_tensors(take, batch)
+    return tensors
+
+
+def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yields for each tensor a view of its bytes in `data`, with its dtype and shape."""
+    begin = 0
+    for tensor in tensors:
+        yield view_at(data, tensor.dtype, tensor.shape, begin)
+        begin += room_bytes(tensor)
