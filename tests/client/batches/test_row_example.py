@@ -25,6 +25,10 @@ def test_offsets_and_labels_of_its_tokens(layout):
     assert position_ids.tolist() == [*range(8), *range(4), *range(4)]
     assert layout.cu_seqlens.tolist() == [0, 5, 8]
     assert layout.cu_seqlens_padded.tolist() == [0, 8, 16]
+    flat = layout.flattened(total_multiple_of=12)
+    assert (flat.num_rows, flat.row_tokens) == (1, 12)
+    assert flat.cu_seqlens.tolist() == [0, 5, 8]
+    assert flat.segments.tolist() == [0, 5, 8, 12]
 
 
 def test_loss_mask_chooses_the_predicted_token(layout):
