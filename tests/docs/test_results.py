@@ -65,3 +65,21 @@ def test_a_run_is_outdated_once_its_code_changes(benchmarks, monkeypatch):
     assert str(never) == "planning: run 2026-05-01 08:00 UTC, packhorse.packing changed 2026-05-02 12:00 UTC"
     assert old.last_run is None
     assert "tls: never run" in str(old)
+
+
+def test_two_benchmarks_of_a_run_may_use_the_same_tokens(monkeypatch):
+    """`run.py` runs served-tokens, then peer-ranks, in one workspace."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    import bench_peer_ranks
+    import bench_served_tokens
+    from workload import Sizes, Workspace
+
+    names = Sizes.__dataclass_fields__
+    workspace = Workspace(Sizes(**{**dict.fromkeys(names, 1), "small": 400, "medium": 200}))
+    first = bench_served_tokens.prepared(workspace)
+    assert bench_peer_ranks.prepared(workspace) == first
+    assert Path(first[0]).exists()
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
+            sys.modules.pop(name)
