@@ -139,3 +139,9 @@ assert "pandas" not in sys.modules
 def test_an_index_that_is_missing_is_named(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=rf"{name} does not exist"):
         as_token_source(tmp_path / name)
+
+
+def test_an_empty_mask_of_a_component_is_not_taken_for_a_missing_one(tmp_path):
+    pq.write_table(pa.table({"mask": pa.array([], pa.list_(pa.uint8()))}), tmp_path / "empty.parquet")
+    masks = as_token_source({"web": tmp_path / "empty.parquet"}, is_loss_mask=True)
+    assert masks.as_mask_of(as_token_source({"web": [[7, 8]]})).sources["web"] is masks.sources["web"]

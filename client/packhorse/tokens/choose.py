@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from packhorse.formats.arrow.folders import SAVED_STATE, SUFFIXES, saved_splits
+from packhorse.formats.arrow.folders import SAVED_STATE, saved_splits
+from packhorse.formats.arrow.folders import SUFFIXES as ARROW_SUFFIXES
 from packhorse.formats.files import as_path, is_file, is_folder
 from packhorse.formats.mds import INDEX
 from packhorse.formats.object_store import find_objects, is_url, without_secrets
@@ -83,8 +84,10 @@ def as_token_source(
     datasets = sys.modules.get("datasets")  # only a program that has imported it can pass one
     if datasets is not None and isinstance(obj, datasets.DatasetDict):
         raise TokenSourceError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, obj))}")
-    if isinstance(obj, str) and "://" in obj:
+    if is_url(obj):
         return _of_url(obj, options)
+    if isinstance(obj, str) and obj.startswith("file://"):
+        return _of_file_url(obj, options)
     if isinstance(obj, str | os.PathLike):
         path = Path(obj)
         return _of_folder(path, options) if path.is_dir() else _of_files([path], obj, options)
@@ -104,15 +107,12 @@ def as_token_source(
 
 
 def _of_url(url: str, options: _TableOptions) -> TokenSource:
-    """Chooses the source for one URL: by how it ends, and otherwise by what the store has there."""
+    """Chooses the source for one URL of a store: by how it ends, and otherwise by what the store has there."""
     name = without_secrets(url).rstrip("/").rpartition("/")[2]
     suffix = os.path.splitext(name)[1]
-    if not is_url(url):  # file://
-        is_table = suffix in (".parquet", *SUFFIXES) or os.path.isdir(as_path(url))
-        return as_token_source(as_path(url), **options) if is_table else _of_stored_tokens(url, options)
     if suffix in (".idx", ".bin", ".boundaries"):
         return _of_stored_tokens(url, options)
-    if suffix in (".parquet", *SUFFIXES):
+    if suffix in (".parquet", *ARROW_SUFFIXES):
         return _of_urls([url], url, options)
     if name == INDEX or is_file(f"{url.rstrip('/')}/{INDEX}"):
         return MdsSource(url, **options)
@@ -120,6 +120,7 @@ def _of_url(url: str, options: _TableOptions) -> TokenSource:
         return _of_stored_tokens(url, options)
     if is_file(f"{url.rstrip('/')}/{SAVED_STATE}"):
         return RemoteArrowSource(url, **options)
+    # In a folder only *.arrow are Arrow files, as for `arrow_objects`; .ipc and .feather are named one by one.
     found = {os.path.splitext(below)[1] for below in find_objects(url, "")} & {".parquet", ".arrow"}
     if len(found) == 1:
         return ParquetSource(url, **options) if found == {".parquet"} else RemoteArrowSource(url, **options)
@@ -127,6 +128,13 @@ def _of_url(url: str, options: _TableOptions) -> TokenSource:
         f"{without_secrets(url)} holds {'both Parquet and Arrow files' if found else 'no Parquet or Arrow files'}; "
         f"give a pattern, such as {without_secrets(url).rstrip('/')}/*.parquet"
     )
+
+
+def _of_file_url(url: str, options: _TableOptions) -> TokenSource:
+    """Chooses the source for a file:// URL: a table is read by its path, tokens in blocks, as from a store."""
+    path = Path(as_path(url))
+    is_table = path.suffix in (".parquet", *ARROW_SUFFIXES) or path.is_dir()
+    return as_token_source(path, **options) if is_table else _of_stored_tokens(url, options)
 
 
 def _of_stored_tokens(url: str, options: _TableOptions) -> TokenSource:
@@ -139,7 +147,7 @@ def _of_urls(urls: Sequence[str], data: Any, options: _TableOptions) -> TokenSou
     suffixes = {os.path.splitext(without_secrets(url))[1] for url in urls}
     if suffixes == {".parquet"}:
         return ParquetSource(data, **options)
-    if suffixes <= set(SUFFIXES):
+    if suffixes <= set(ARROW_SUFFIXES):
         return RemoteArrowSource(data, **options)
     raise TokenSourceError(f"{without_secrets(urls[0])}: several URLs must all be .parquet or all be .arrow")
 
@@ -152,6 +160,7 @@ def _of_folder(folder: Path, options: _TableOptions) -> TokenSource:
         raise TokenSourceError(f"{folder} holds several datasets; pass the folder of one: {', '.join(splits)}")
     if (folder / INDEX).is_file():
         return MdsSource(folder, **options)
+    # In a folder only *.arrow are Arrow files, as for `arrow_files`; .ipc and .feather are named one by one.
     kinds = [suffix for suffix in (".parquet", ".arrow") if any(folder.rglob(f"*{suffix}"))]
     if len(kinds) == 1:
         return ParquetSource(folder, **options) if kinds == [".parquet"] else _mapped_arrow(folder, options)
@@ -167,7 +176,7 @@ def _of_files(paths: Sequence[Path], data: Any, options: _TableOptions) -> Token
     suffixes = {path.suffix for path in paths}
     if suffixes == {".parquet"}:
         return ParquetSource(data, **options)
-    if suffixes <= set(SUFFIXES):
+    if suffixes <= set(ARROW_SUFFIXES):
         return _mapped_arrow(data, options)
     if paths[0].name == INDEX:
         return MdsSource(paths[0], **options)

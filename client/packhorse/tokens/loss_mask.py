@@ -1,7 +1,7 @@
 """Which loss mask belongs to tokens: the one that the user gives, or the one that lies beside their file.
 
-Owns that choice, and the check that a mask file belongs to these tokens. Leaves the names of mask files to
-`packhorse.formats.loss_mask`, and applying a mask to `packhorse.client.batches`.
+Owns that choice, the check that a mask file belongs to these tokens, and the warnings if there is no mask. Leaves the
+names of mask files to `packhorse.formats.loss_mask`, and applying a mask to `packhorse.client.batches`.
 """
 
 import warnings

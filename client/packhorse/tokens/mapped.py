@@ -1,6 +1,6 @@
 """`MappedSource`: a base class for tokens that lie end to end in memory, copied as bytes.
 
-Owns finding and copying many sequences at once. What a source is, is in `base`.
+Owns copying many sequences at once; where they are, each subclass finds. What a source is, is in `base`.
 """
 
 from abc import abstractmethod
@@ -114,7 +114,7 @@ class MappedSource(TokenSource):
         """Returns sequences one after the other, in their own type; see `TokenSource.end_to_end`."""
         slices = self._slices(ids, lengths, first_tokens, truncate=truncate)
         values = np.frombuffer(b"".join(slices), self._dtype)
-        if len(values) != int(lengths.sum()):
+        if len(values) != int(lengths.sum()):  # a slice beyond the end of a buffer is short
             refuse_truncated()
         return values
 
@@ -133,6 +133,7 @@ class MappedSource(TokenSource):
         buffers, begins_bytes, held = self._locate(ids)
         planned = lengths.astype(np.int64, copy=False)
         planned_ends = planned if first_tokens is None else first_tokens + planned
+        # A piece, or a sequence that may be truncated, may be followed by more tokens of its sequence.
         is_whole = first_tokens is None and not truncate
         is_wrong = held != planned_ends if is_whole else held < planned_ends
         if is_wrong.any():

@@ -107,8 +107,8 @@ class MixtureSource(_CombinedSources):
                 f"the loss mask is of {', '.join(unknown)}, for which there are no tokens; there are "
                 f"{', '.join(tokens._by_name)}"
             )
-        masks = {name: self._by_name.get(name) or EveryToken(source) for name, source in tokens._by_name.items()}
-        return MixtureSource(masks)
+        every_token = {name: EveryToken(source) for name, source in tokens._by_name.items()}
+        return MixtureSource(every_token | self._by_name)
 
     def of_sequences(self, component_ids: NDArray[np.integer] | None) -> TokenSource:
         """Returns the source of a block's sequences."""
@@ -127,23 +127,23 @@ class MixtureSource(_CombinedSources):
         return self._by_component_id[component_id]
 
 
-class _Part(NamedTuple):
+class _OfComponent(NamedTuple):
     """The sequences of one component in a block."""
 
     source: TokenSource
-    numbers: NDArray[np.int64]
-    """Numbers of the sequences in the block, ascending: int64 [n]."""
+    indices: NDArray[np.int64]
+    """Indices of the sequences in the block, ascending: int64 [n]."""
 
 
 class _BlockSource(_CombinedSources):
     """Tokens of the S sequences of one block, asked for in the block's order; `component_ids` are integers [S]."""
 
     def __init__(self, sources: Sequence[TokenSource], component_ids: NDArray[np.integer]) -> None:
-        self._parts = [
-            _Part(sources[component], np.flatnonzero(component_ids == component))
+        self._of_components = [
+            _OfComponent(sources[component], np.flatnonzero(component_ids == component))
             for component in np.unique(component_ids)
         ]
-        super().__init__([part.source for part in self._parts])
+        super().__init__([each.source for each in self._of_components])
 
     @property
     def where(self) -> str:
@@ -157,8 +157,8 @@ class _BlockSource(_CombinedSources):
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the lengths of the block's sequences: int64 [S]."""
         lengths = np.empty(len(ids), dtype=np.int64)
-        for source, numbers in self._parts:
-            lengths[numbers] = source.lengths(ids[numbers])
+        for source, indices in self._of_components:
+            lengths[indices] = source.lengths(ids[indices])
         return lengths
 
     def gather_from(
@@ -172,20 +172,19 @@ class _BlockSource(_CombinedSources):
         """Returns a function that writes the block's sequences, some at a time; see `TokenSource.gather_from`."""
         writers = [
             source.gather_from(
-                ids[numbers],
-                lengths[numbers],
-                first_tokens=None if first_tokens is None else first_tokens[numbers],
+                ids[indices],
+                lengths[indices],
+                first_tokens=None if first_tokens is None else first_tokens[indices],
                 truncate=truncate,
             )
-            for source, numbers in self._parts
+            for source, indices in self._of_components
         ]
 
         def gather(first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64]) -> None:
-            for part, write in zip(self._parts, writers, strict=True):
-                numbers = part.numbers
+            for (_, indices), write in zip(self._of_components, writers, strict=True):
                 # They ascend, so a component's sequences among [first, last) are its [begin, end).
-                begin, end = np.searchsorted(numbers, (first, last)).tolist()
+                begin, end = np.searchsorted(indices, (first, last)).tolist()
                 if begin < end:
-                    write(begin, end, out, out_starts[numbers[begin:end] - first])
+                    write(begin, end, out, out_starts[indices[begin:end] - first])
 
         return gather

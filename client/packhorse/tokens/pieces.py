@@ -38,7 +38,7 @@ class CutRule(Protocol):
         ...
 
 
-class Plan(CutRule, Protocol):
+class PlanFacts(CutRule, Protocol):
     """The facts of a plan that the rule needs; a StreamHeader, a DatasetInfo and their messages have these fields."""
 
     @property
@@ -76,7 +76,7 @@ class PieceRule:
     """`longest` of each component of a mixture; empty without a mixture."""
 
     @classmethod
-    def of(cls, plan: Plan) -> "PieceRule":
+    def of(cls, plan: PlanFacts) -> "PieceRule":
         """Returns the rule of a dataset or a mixture, from its facts or from a stream's header."""
         rooms = RoomRule(plan.max_seq_len, plan.align, plan.extra_tokens)
         components = tuple(_longest_of(each, plan.align, plan.extra_tokens) for each in plan.components)

@@ -82,6 +82,7 @@ class RemoteSource(TokenFileSource):
         urls = _urls_of_pair(url, store.options)
         self._store = store
         self._object = CachedObject(urls.tokens, store)
+        # Kept for as long as this source: until then the cache does not remove the file.
         self._copied_index = CachedObject(urls.index, store).copied()
         where = without_secrets(urls.tokens)
         super().__init__(where, _opened_index(self._copied_index.path, self._object.size_bytes, where))
@@ -113,14 +114,16 @@ class RemoteSource(TokenFileSource):
         return RemoteSource.through(index, self._store)
 
     def _expect(self, ids: NDArray[np.int64]) -> None:
-        begins, lengths = self._index.ranges(self._lookup.rows(ids))
-        self._reads.expect(np.zeros_like(begins), begins, begins + lengths * self._dtype.itemsize)
+        begins_bytes, lengths = self._index.ranges(self._lookup.rows(ids))
+        all_of_object_0 = np.zeros_like(begins_bytes)
+        self._reads.expect(all_of_object_0, begins_bytes, begins_bytes + lengths * self._dtype.itemsize)
 
     def _locate(self, ids: NDArray[np.int64]) -> Ranges:
-        begins, lengths = self._index.ranges(self._lookup.rows(ids))
-        ends = begins + lengths * self._dtype.itemsize
-        buffers = [self._reads.read(0, begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-        return Ranges(buffers, np.zeros_like(begins), lengths)
+        begins_bytes, lengths = self._index.ranges(self._lookup.rows(ids))
+        ends_bytes = begins_bytes + lengths * self._dtype.itemsize
+        ranges = zip(begins_bytes.tolist(), ends_bytes.tolist(), strict=True)
+        buffers = [self._reads.read(0, begin, end) for begin, end in ranges]  # each holds one sequence
+        return Ranges(buffers, begins_bytes=np.zeros_like(begins_bytes), lengths=lengths)
 
     def _object_of(self, number: int) -> CachedObject:
         """Returns object 0, the only one that is read."""

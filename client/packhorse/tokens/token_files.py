@@ -1,7 +1,7 @@
 """Megatron pairs and flat files as sources: what all have in common, and those on a disk, which are memory-mapped.
 
-Owns choosing between the two kinds of files. Leaves the files' layouts to `packhorse.formats`, copying tokens into
-batches to `mapped`, and files in a store to `remote_token_files`.
+Owns choosing between the two kinds of files, and finding a loss mask beside them. Leaves the files' layouts to
+`packhorse.formats`, copying tokens into batches to `mapped`, and files in a store to `remote_token_files`.
 """
 
 import os

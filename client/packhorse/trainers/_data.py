@@ -97,12 +97,15 @@ class PackedData:
     ) -> PackedDataLoader:
         """Returns a loader; the arguments are a trainer's values, for fields that this data leaves out."""
         topology = self.topology
+        # A balance exchanges bins within an optimizer step, whose number of steps the trainer knows.
         if topology is not None and topology.balance is not Balance.NONE and topology.accumulation == 1:
             topology = replace(topology, accumulation=accumulation)
         if self.batch_size is not None:
             batch_size = self.batch_size
         elif topology is not None and batch_size == topology.batch_size:
             batch_size = None  # given twice, with the same value
+        if self.own_preset is not None:
+            preset = self.preset  # None if `batch` names the preset
         default_seed = None if isinstance(self.dataset, Run) else seed  # a Run has a seed of its own
         return create_packed_dataloader(
             self.target,
@@ -110,7 +113,7 @@ class PackedData:
             self.tokens,
             batch_size=batch_size,
             seed=default_seed if self.seed is None else self.seed,
-            preset=self.preset or (preset if self.own_preset is None else None),
+            preset=preset,
             topology=topology,
             batch=self.batch,
             loader=self._loader_options(loader or LoaderOptions()),

@@ -80,7 +80,7 @@ class SharedBins:
             "loss_mask": (labels != IGNORE_INDEX).float(),
             "position_ids": position_ids,
             "padding_mask": (torch.arange(len(ends)) >= ends).to(device),
-            "cu_seqlens": torch.cat((torch.zeros(1), lengths.cumsum(0))).to(device, torch.int32),
+            "cu_seqlens": torch.cat((lengths.new_zeros(1), lengths.cumsum(0))).to(device, torch.int32),
             "cu_seqlens_padded": offsets.to(device, torch.int32),
             "max_seqlen": offsets.diff().max().to(device, torch.int32),
             "local_cp_size": torch.tensor(part.cp_size, dtype=torch.int32, device=device),

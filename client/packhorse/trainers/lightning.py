@@ -135,15 +135,15 @@ class _TrainerEpochs:
         """Yields the batches of the epoch that the Trainer counts when the first batch is requested."""
         self._loader.set_epoch(max(self._epoch, self._num_epochs_done))
         self._check_length()
-        number = self._num_trained
-        self._states = {number: self._loader.state_dict()}
+        num_yielded = self._num_trained  # counted in all epochs, as batches trained on are
+        self._states = {num_yielded: self._loader.state_dict()}
         for batch in self._loader:
-            number += 1
-            trained = self._num_trained
-            self._states = {count: state for count, state in self._states.items() if count >= trained}
-            self._states[number] = self._loader.state_dict()
+            num_yielded += 1
+            num_trained = self._num_trained
+            self._states = {count: state for count, state in self._states.items() if count >= num_trained}
+            self._states[num_yielded] = self._loader.state_dict()
             yield batch
-        self._states[number] = self._loader.state_dict()
+        self._states[num_yielded] = self._loader.state_dict()  # after the last batch: at the next epoch
 
     def __len__(self) -> int:
         """Returns the number of batches in a whole epoch."""
@@ -226,11 +226,12 @@ class _TrainerEpochs:
             num_done = batches.current.processed if self._loader.state_dict()["position"] else 0
         if is_ended:
             counted = epochs.processed, 0
-        elif batches.is_last_batch:
+        elif batches.is_last_batch:  # trained on, but its epoch does not count as done yet
             counted = epochs.processed + 1, 0
         else:
             counted = epochs.processed, batches.current.processed
         self._warn_of_end(num_done)
+        # An ended epoch leaves `is_last_batch` True, which must not hold for the next one.
         if counted != (self._epoch, num_done) or (is_ended and batches.is_last_batch):
             self._write_counts(num_done)
 

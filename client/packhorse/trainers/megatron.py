@@ -121,6 +121,7 @@ class MegatronIterator:
             num_tokens += int(lengths.sum())
             sum_of_squares += int((lengths**2).sum())
             micro_batches.append(self._shared.micro_batch(batch))
+            # The cursor counts the steps done of an unfinished optimizer step; after its last step there is no count.
             is_done = not batch["cursor"].get("steps_into_optimizer_step")
         sums = self._shared.over_ranks((num_tokens, sum_of_squares), micro_batches[0]["tokens"].device)
         return MegatronStep(iter(micro_batches), len(micro_batches), *sums)
@@ -273,21 +274,23 @@ def create_megatron_iterator(
         "Megatron itself changes how many micro-batches make a step; give the schedule to its "
         "--step-batch-size-schedule",
     )
-    state = megatron_state()
-    if state is not None and state.get_tensor_model_parallel_rank() != 0:
+    parallel_state = megatron_state()
+    if parallel_state is not None and parallel_state.get_tensor_model_parallel_rank() != 0:
         return None
-    tensor_parallel_size = state.get_tensor_model_parallel_world_size() if state is not None else 1
-    if not sequence_parallel:
+    tensor_parallel_size = parallel_state.get_tensor_model_parallel_world_size() if parallel_state is not None else 1
+    if not sequence_parallel:  # then tensor parallelism needs no alignment of segments
         tensor_parallel_size = 1
     if dynamic_context_parallel:
         if micro_batch_size != 1 or consumed_samples:
             raise ValueError(
                 "dynamic_context_parallel takes micro_batch_size 1, and load_saved instead of consumed_samples"
             )
-        loader, shared = open_shared_bins(data, dynamic_context_parallel, state, tensor_parallel_size, seq_length)
+        loader, shared = open_shared_bins(
+            data, dynamic_context_parallel, parallel_state, tensor_parallel_size, seq_length
+        )
         return MegatronIterator(loader, shared=shared)
     preset = megatron_lm_preset(
-        context_parallel_size=state.get_context_parallel_world_size() if state is not None else 1,
+        context_parallel_size=parallel_state.get_context_parallel_world_size() if parallel_state is not None else 1,
         tensor_parallel_size=tensor_parallel_size,
     )
     loader = data.open(batch_size=micro_batch_size, preset=preset)

@@ -167,10 +167,10 @@ class _MicroBatch(NamedTuple):
     def of_rows(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
         """Makes one from a micro-batch of rows, each with its own offsets."""
         num_rows, row_tokens = batch["tokens"].shape
-        ends = torch.arange(num_rows, dtype=torch.int32, device=batch["cu_seqlens"].device) * row_tokens
+        row_begins = torch.arange(num_rows, dtype=torch.int32, device=batch["cu_seqlens"].device) * row_tokens
         # A row's end is the next row's beginning, and rows with fewer segments repeat their end. Without repeats no
         # segment is empty: multi-token prediction under context parallelism takes the last token of each one.
-        offsets = torch.unique_consecutive((batch["cu_seqlens"] + ends[:, None]).flatten())
+        offsets = torch.unique_consecutive((batch["cu_seqlens"] + row_begins[:, None]).flatten())
         values = [batch[key].reshape(-1).to(torch.int64) for key in keys]
         return cls(
             values=torch.stack(values),

@@ -146,6 +146,7 @@ def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:
     block = BinBlock(
         ids=np.arange(2), lengths=np.full(2, _LENGTH, np.int32), bin_ends=np.array([2]), positions=np.zeros(1, np.int64)
     )
+    # A token for padding and at least as many others as a sequence is long, none of them the placeholder of images.
     pad, *tokens = [token for token in range(_LENGTH + 2) if media is None or token != media.image_token_id]
     assembler = BatchAssembler(
         2 * _LENGTH, flatten=preset.flatten, shift_labels=preset.shift_labels, pad_token_id=pad, media=media

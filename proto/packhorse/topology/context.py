@@ -187,10 +187,10 @@ class ContextRule:
             part.tokens_left -= room
             part.indices.append(index)
         parts_of_rank: list[list[ContextPart]] = [[] for _ in range(self.max_context_parallel)]
-        for (num_ranks, first_rank), parts in parts_of_block.items():
+        for (block_ranks, first_rank), parts in parts_of_block.items():
             for part in parts:
-                common = ContextPart(first_rank=first_rank, num_ranks=num_ranks, indices=tuple(sorted(part.indices)))
-                for rank in range(first_rank, first_rank + num_ranks):
+                common = ContextPart(first_rank=first_rank, num_ranks=block_ranks, indices=tuple(sorted(part.indices)))
+                for rank in range(first_rank, first_rank + block_ranks):
                     parts_of_rank[rank].append(common)
         return parts_of_rank
 
@@ -215,7 +215,7 @@ class ContextRule:
         """
         steps: list[list[_Part]] = []
         free_ranks = 0  # of the last step
-        for part in sorted(self._parts(rooms), reverse=True):
+        for part in sorted(self._parts(rooms), reverse=True):  # by number of ranks, then by cost
             if not free_ranks:
                 steps.append([])
                 free_ranks = self.max_context_parallel

@@ -63,6 +63,7 @@ class BatchSchedule:
             raise ValueError(
                 parameter("batch_schedule") + f" {quoted(str(self))} must begin with a phase at 0, e.g. 0:768 250B:1536"
             )
+        # Whether a number of bins and one of tokens ascend is seen in `of_epoch`, which knows a bin's tokens.
         for before, after in pairwise(self.phases):
             if after.begin <= before.begin and after.in_tokens == before.in_tokens:
                 raise ValueError(
@@ -123,19 +124,22 @@ class BatchSchedule:
 
 def _phase(text: str) -> BatchPhase:
     """Reads `BEGIN:SIZE`."""
-    begin, colon, size = text.partition(":")
-    in_tokens = begin[-1:].upper() in _TOKENS_OF_SUFFIX
-    try:
-        count = Decimal(begin[:-1]) * _TOKENS_OF_SUFFIX[begin[-1:].upper()] if in_tokens else Decimal(int(begin))
-        if colon and count == int(count):
-            return BatchPhase(int(count), in_tokens, int(size))
-    except (InvalidOperation, ValueError, OverflowError):
-        pass  # refused below, like a text without a colon
-    raise ValueError(
+    begin, _, size = text.partition(":")
+    suffix = begin[-1:].upper()
+    in_tokens = suffix in _TOKENS_OF_SUFFIX
+    wrong = ValueError(
         parameter("batch_schedule")
         + f" has a phase {quoted(text)}, which is not BEGIN:SIZE: BEGIN in bins, or in tokens with a "
         "suffix K, M, B or T, and SIZE in bins of all ranks, e.g. 250B:1536"
     )
+    try:
+        count = Decimal(begin[:-1]) * _TOKENS_OF_SUFFIX[suffix] if in_tokens else Decimal(int(begin))
+        phase = BatchPhase(begin=int(count), in_tokens=in_tokens, size=int(size))
+    except (InvalidOperation, ValueError, OverflowError):
+        raise wrong from None
+    if phase.begin != count:  # as 1.5 tokens
+        raise wrong
+    return phase
 
 
 def _written_begin(phase: BatchPhase) -> str:

@@ -94,11 +94,13 @@ class Skips:
         return Skips(tuple((first, min(end, num_bins)) for first, end in self.ranges if first < num_bins))
 
     def plus(self, other: "Skips") -> "Skips":
-        """Returns the positions that these skips or the others leave out."""
+        """Returns skips of the positions that these or the others leave out."""
         return Skips.of((*self.ranges, *other.ranges)) if other else self
 
     def minus(self, other: "Skips") -> "Skips":
-        """Returns the positions that these skips leave out and the others do not.
+        """Returns skips of the positions that these leave out and the others do not.
+
+        Compares each range with each other one: there are few.
 
         Example:
             >>> str(Skips.parse(["10:20"]).minus(Skips.parse(["12:14"])))

@@ -304,6 +304,7 @@ class Topology:
         """
         stretch = self.stretch_of(step + 1)
         if step + 1 == self.num_steps(num_bins):
+            # With step -1 nothing was consumed, and there is no step at all.
             if step >= 0 and self.batch_schedule is not None:
                 return num_bins
             return min(self.start_position + stretch.offset_of(step + 1), num_bins)

@@ -1,8 +1,8 @@
 """What the server tells about a dataset, its takedown file and a stream of its bins, as frozen dataclasses.
 
-Owns these classes: first the parts of a dataset, then `DatasetInfo`, then `StreamHeader`. Leaves filling their fields
-from protobuf messages to their base `Fact`. The messages, with the unit and range of every field, are documented in
-v1/packing.proto.
+Owns these classes: first those of which a `DatasetInfo` is made, then `DatasetInfo`, then `StreamHeader`. Their base
+`Fact` fills each field from the message's field of the same name; `computed` gives the others. The messages, with the
+unit and range of every field, are documented in v1/packing.proto.
 """
 
 from collections.abc import Mapping
@@ -283,7 +283,7 @@ class DatasetInfo(Fact):
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
-        """Returns the two sums as a pair, and message and map fields as Python objects."""
+        """Returns the two sums as a pair, and the context rule and the reasons as Python objects."""
         return {
             "ids_sum": (message.ids_sum_a, message.ids_sum_b),
             "context_rule": _context_rule(message),

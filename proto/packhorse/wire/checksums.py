@@ -46,6 +46,7 @@ class HeaderChecksums:
     """
 
     def __init__(self, request: pb.StreamBinsRequest, header: pb.StreamHeader) -> None:
+        # The texts before and after the rank and the worker, which `of` puts between them.
         self._before = _lines((request.dataset, request.epoch, request.seed, *_topology_fields(request.topology)))
         self._after = _lines(
             (
@@ -101,7 +102,7 @@ def get_bins_context(request: pb.GetBinsRequest, digest: str, id_type: int) -> i
         False
     """
     positions = _hash_of_numbers(request.positions)
-    whole = ["whole"] if request.is_whole else []
+    whole = ["whole"] if request.is_whole else []  # so that other responses keep the checksum of earlier releases
     return _hash(
         (request.dataset, request.epoch, request.seed, positions, _ranges_text(request.skip), digest, id_type, *whole)
     )

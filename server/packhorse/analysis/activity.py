@@ -47,7 +47,7 @@ def activity_between(before: Sequence[_Server], after: Sequence[_Server], second
         for stream in server.streams:
             run = EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size)
             stream_before = streams_before.get((server.process, stream.id))
-            furthest_step = furthest_steps.get(run, stream.next_step)
+            furthest_step = furthest_steps.get(run, stream.next_step)  # a stream without a dataset yet is of no run
             facts = _stream_facts(stream, server.address, stream_before, seconds, furthest_step)
             streams.append(facts)
             streams_of_runs[run].append(facts)
@@ -91,7 +91,7 @@ def _dataset_facts(
     servers_before: Mapping[int, _Server], after: Sequence[_Server], seconds: float
 ) -> list[dict[str, Any]]:
     """Returns each dataset's rates of bins, sequences and tokens, summed over the processes that sent them."""
-    rates: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}  # dataset → bins, sequences and tokens in a second
     for server in after:
         before = servers_before.get(server.process)
         period = seconds if before else server.uptime_seconds

@@ -163,8 +163,8 @@ def context_plan(
         accumulation=accumulation,
         shared=[shared[ranks] for ranks in sorted(shared)],
         waiting={
-            number: _waiting(times_of_bins[: num_sampled // size * size], number, accumulation)
-            for number, size in step_bins.items()
+            number: _waiting(times_of_bins[: num_sampled // num_bins * num_bins], number, accumulation)
+            for number, num_bins in step_bins.items()
         },
     )
 
@@ -207,11 +207,11 @@ def compare_context_plans(
     rooms: Counter[int] = Counter()
     for length, count in counts.items():
         rooms[room_rule.room(length)] += count
-    sizes = list(tokens_per_rank)
-    if not sizes:
+    compared = list(tokens_per_rank)
+    if not compared:
         powers = (1 << bits for bits in range(1, 31))
-        sizes = [max_seq_len // ranks for ranks in powers if max_seq_len % ranks == 0 and world_size % ranks == 0]
-    if not sizes:
+        compared = [max_seq_len // ranks for ranks in powers if max_seq_len % ranks == 0 and world_size % ranks == 0]
+    if not compared:
         raise ValueError(
             parameter("max_seq_len")
             + f" {max_seq_len} and "
@@ -219,8 +219,8 @@ def compare_context_plans(
             + f" {world_size} are not both even, so no two ranks can share a bin; choose others"
         )
     plans = []
-    for size, cap in product(sizes, cost_cap_percent):
-        rule = replace(options, tokens_per_rank=size, cost_cap_percent=cap).context
+    for tokens, cap in product(compared, cost_cap_percent):
+        rule = replace(options, tokens_per_rank=tokens, cost_cap_percent=cap).context
         assert rule is not None
         context_groups, rest = divmod(world_size, rule.max_context_parallel)
         if rest:

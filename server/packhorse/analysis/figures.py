@@ -38,11 +38,12 @@ class CostlyFacts:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock = threading.Lock()
-        self._made: dict[str, dict[str, Any] | str] = {}  # by digest
-        self._looked_at: dict[
-            str, tuple[str, float]
-        ] = {}  # digest → (name of a dataset with it, time of the last look)
+        self._made: dict[str, dict[str, Any] | str] = {}
+        """Digest → figures, or why they failed."""
+        self._looked_at: dict[str, tuple[str, float]] = {}
+        """Digest without figures → (name of a dataset with it, time of the last look)."""
         self._is_making = False
+        """Whether the thread that computes figures runs."""
 
     def of(self, digest: str) -> dict[str, Any] | str | None:
         """Returns the figures of a digest, or why they are not there ("computing", "failed"); None if nobody asked."""
@@ -98,7 +99,7 @@ class CostlyFacts:
                     break
                 except subprocess.TimeoutExpired:
                     with self._lock:
-                        _, looked = self._looked_at[digest]
+                        _, looked = self._looked_at[digest]  # which only this thread takes out, afterwards
                     if time.monotonic() - looked >= LOOKED_SECONDS:
                         child.kill()
                         return None

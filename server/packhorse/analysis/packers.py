@@ -112,7 +112,7 @@ def compare_packers(
         epochs: number of epochs of the user's training.
         progress: shows how many packers are done; None for nothing.
     """
-    rule, limit = options.rooms, options.max_sequences_per_bin
+    rule, max_sequences = options.rooms, options.max_sequences_per_bin
     counts = source.counts if source.options is None else fit(source.counts, rule.longest, options.over_length)
     names = algorithms or ("auto", *sorted(PACKERS))
     plans: list[tuple[str, PackingPlan, float]] = []
@@ -122,7 +122,7 @@ def compare_packers(
             counts,
             options.max_seq_len,
             algorithm=name,
-            max_sequences_per_bin=limit,
+            max_sequences_per_bin=max_sequences,
             align=options.align,
             extra_tokens=options.extra_tokens,
             time_limit_seconds=time_limit_seconds,
@@ -136,7 +136,7 @@ def compare_packers(
         name=source.name,
         options=options,
         packers=sorted(results, key=lambda result: result.bins),
-        without_packing=ways_without_packing(source.counts, rule, options.over_length, limit),
+        without_packing=ways_without_packing(source.counts, rule, options.over_length, max_sequences),
     )
 
 

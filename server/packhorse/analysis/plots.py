@@ -1,4 +1,4 @@
-"""Plots: a prepared dataset's lengths, fullness, waste and waiting, and packers compared with the proven bound.
+"""Plots: a dataset's lengths, fullness, padding, waiting and windows, and packers compared with the proven bound.
 
 Owns the panels. Leaves every number to `report` and `packers`. This module needs Matplotlib, so callers import it only
 when they draw.

@@ -142,7 +142,7 @@ def _measured_sharing(dataset: PreparedDataset, run: Topology, bandwidth: float)
     if rule is None:
         return None
     context_groups, rest = divmod(run.world_size, rule.max_context_parallel)
-    if rest and run.world_size > 1:
+    if rest and run.world_size > 1:  # 1 is the default: the user has not said how many ranks there are
         raise ValueError(
             parameter("world_size")
             + f" {run.world_size} is not a multiple of {rule.max_context_parallel}, the ranks that share a bin"

@@ -65,9 +65,8 @@ class StatusPage:
             status, kind, content = "405 Method Not Allowed", "text/plain", b"the page changes nothing: GET it\n"
         elif path == "/":
             status, kind, content = "302 Found", "text/plain", b""
-            more_headers = [
-                ("Location", "status")
-            ]  # relative, as all paths of the page: a proxy may put a prefix before it
+            # Relative, as all paths of the page: a proxy may put a prefix before it.
+            more_headers = [("Location", "status")]
         elif path == DOCUMENT:
             looked_at = parse_qs(environ.get("QUERY_STRING", "")).get("figures", [])
             kind, content = "application/json", self.document(looked_at)
@@ -121,7 +120,7 @@ class StatusPage:
     def _of_looks(self, looks: Sequence[ProcessStatus], now: float) -> dict[str, Any]:
         """Returns the document for the answers of all processes; `now` is the time of the looks, for rates."""
         servers = [_server(look.activity) for look in looks]
-        seconds = now - self._asked_at if self._servers_before else 0.0
+        seconds = now - self._asked_at if self._servers_before else 0.0  # `_asked_at` is still that of the look before
         activity = activity_between(self._servers_before, servers, seconds)
         self._servers_before = servers
         for stream in activity["streams"]:
@@ -162,7 +161,7 @@ def _server(answer: pb.GetActivityResponse) -> SimpleNamespace:
     """Returns a process's answer with the field names that `activity_between` reads."""
     process = answer.process_activity
     return SimpleNamespace(
-        address="",
+        address="",  # the page shows one server, the one that it comes from
         process=answer.process,
         server_version=answer.server_version,
         uptime_seconds=answer.uptime_seconds,

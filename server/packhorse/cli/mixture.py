@@ -16,7 +16,7 @@ from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.profiles import profile_option
 from packhorse.cli.shared.service import asking, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
-from packhorse.dataset import MANIFEST, MIXTURE_SUFFIX, StageEntry, append_to_mixture
+from packhorse.dataset import MANIFEST, MIXTURE_SUFFIX, MixtureDataset, StageEntry, append_to_mixture
 from packhorse.epoch import WeightsBy
 
 
@@ -120,7 +120,7 @@ def append(
         raise click.UsageError("give --weights NAME=W,…, or --replace, which removes stages")
     if target is not None:
         with asking(target, timeout_seconds) as client:
-            before = client.get_dataset(name).digest
+            digest_before = client.get_dataset(name).digest
             info = client.append_stage(
                 name,
                 from_position=from_position,
@@ -130,10 +130,10 @@ def append(
             )
         now = _Stages.of_info(info)
     elif data_root is not None:
-        before, now = _append_to_file(data_root, name, from_position, weights, by, replace=replace)
+        digest_before, now = _append_to_file(data_root, name, from_position, weights, by, replace=replace)
     else:
         raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
-    _print_last_stage(name, before, now)
+    _print_last_stage(name, digest_before, now)
 
 
 class _Stages(NamedTuple):
@@ -159,6 +159,17 @@ class _Stages(NamedTuple):
             shares=[Fraction(share) for share in info.stages[-1].shares],
         )
 
+    @classmethod
+    def of_mixture(cls, mixture: MixtureDataset) -> "_Stages":
+        """Returns the stages of a mixture that is open."""
+        return cls(
+            digest=mixture.manifest.digest,
+            first_positions=[first_position for first_position, _digest in mixture.chain],
+            num_bins=mixture.num_bins,
+            components=mixture.file.names,
+            shares=mixture.shares[-1],
+        )
+
 
 def _append_to_file(
     data_root: Path, name: str, from_position: int, weights: str | None, by: str, *, replace: bool
@@ -174,24 +185,17 @@ def _append_to_file(
         raise ValueError(
             f"--data-root also has a dataset {name}, which is served instead of {path.name}; rename one of them"
         )
-    catalog = Mixtures(LazyCatalog(data_root, set()))
+    catalog = Mixtures(LazyCatalog(data_root, checked=set()))  # no checksums were compared before
     stage = None if weights is None else StageEntry(weights=_weights(weights), by=WeightsBy(by))
-    old, new = append_to_mixture(path, stage, from_position, catalog.component, replace=replace)
-    stages = _Stages(
-        digest=new.manifest.digest,
-        first_positions=[first for first, _ in new.chain],
-        num_bins=new.num_bins,
-        components=new.file.names,
-        shares=new.shares[-1],
-    )
-    return old.manifest.digest, stages
+    before, now = append_to_mixture(path, stage, from_position, catalog.component, replace=replace)
+    return before.manifest.digest, _Stages.of_mixture(now)
 
 
 def _print_last_stage(name: str, digest_before: str, now: _Stages) -> None:
-    """Prints where the last stage begins, the digests before and now, and the shares of the components."""
+    """Prints where the last stage begins, whether anything changes, the digests, and the components' shares."""
     epoch, position = divmod(now.first_positions[-1], now.num_bins)
     click.echo(f"{name}: stage {len(now.first_positions) - 1} begins at position {position:,} of epoch {epoch:,}")
-    if digest_before == now.digest:
+    if digest_before == now.digest:  # such as --replace without --weights, if no stage begins there or later
         click.echo("nothing changes")
     click.echo(f"digest before: {digest_before}\ndigest now:    {now.digest}")
     pairs = zip(now.components, now.shares, strict=True)
@@ -205,13 +209,13 @@ def _weights(text: str) -> dict[str, int | Decimal]:
         name, _, weight = map(str.strip, part.rpartition("="))
         if name in weights:
             raise click.UsageError(f"--weights names {name!r} twice; give each component one weight")
+        wrong = click.UsageError(f"--weights {part.strip()!r} is not NAME=WEIGHT, e.g. web=60,code=40")
+        if not name:
+            raise wrong
         try:
             weights[name] = int(weight) if weight.isdecimal() else Decimal(weight)
-            is_read = bool(name)
         except InvalidOperation:
-            is_read = False
-        if not is_read:
-            raise click.UsageError(f"--weights {part.strip()!r} is not NAME=WEIGHT, e.g. web=60,code=40")
+            raise wrong from None
     return weights
 
 

@@ -40,6 +40,7 @@ from packhorse.types import skipped_text
 _WHEN_STOPPED = "no incomplete dataset is left; the same command with --resume continues"
 """What a signal that ends the command makes it say."""
 _GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "groups"}
+"""Field of `Grouping` → name of its flag."""
 
 
 class _Command(click.Command):

@@ -114,7 +114,7 @@ def command(
 
     def check(file: TakedownFile) -> None:
         """Raises a ValueError if the file with this redaction could not be served."""
-        put_together(served, (file,))  # raises if the file does not fit what is served
+        put_together(served, (file,))  # for its ValueError only, if the file does not fit what is served
         if len(missing := unknown_names(served, redaction)):
             raise ValueError(f"{component or name} has no {missing}; `packhorse show --step` lists the ids of a step")
 
@@ -150,7 +150,7 @@ def _open_dataset(root: Path, name: str) -> Dataset:
     from packhorse.server.datasets.mixtures import Mixtures
 
     try:
-        return Mixtures(LazyCatalog(root, set())).get(name)
+        return Mixtures(LazyCatalog(root, checked=set())).get(name)  # no checksums were compared before
     except ServiceError as error:
         raise ValueError(error.message) from None
 
@@ -177,7 +177,7 @@ def _check_file(served: Dataset, path: Path) -> bool:
     from packhorse.server.datasets.taken_away.unknown_names import unknown_names
 
     file = TakedownFile.parse(takedown_text(path), path.name, read_ids_of(path))
-    put_together(served, (file,))
+    put_together(served, (file,))  # for its ValueError only, as in `command`
     click.echo(f"{path.name}: {counted(len(file.redactions), 'redaction')}, {counted(len(file.skips), 'skip')}")
     are_all_there = True
     for number, redaction in enumerate(file.redactions):

@@ -26,8 +26,8 @@ _LOG = logging.getLogger(__name__)
 _STDOUT_SECONDS = 1.0
 """How long a server that starts or ends waits if nobody reads its stdout."""
 
-
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(ServeConfig)}
+"""Field of `ServeConfig` → its default; MISSING for a field that the user must give."""
 
 
 def _option(flag: str, **options: Any) -> Callable[..., Any]:
@@ -144,5 +144,5 @@ def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> Non
 
 
 def _log_announcement(address: str, metrics_url: str | None, datasets: list[str]) -> None:
-    """Logs addresses and datasets."""
+    """Logs addresses and datasets, for readers of the log alone."""
     _LOG.info("listening", extra=fields(address=address, metrics=metrics_url, datasets=", ".join(datasets)))

@@ -98,6 +98,7 @@ def command(
                 result = _compare_files(path, progress)
                 if tokens is not None and not result.wrong:
                     given = _GivenTokens(tokens, id_column, sample, workers)
+                    # The current version lies in the dataset's own folder, an older one below it.
                     _compare_with_tokens(result, given, progress, is_current=path == folder)
                 results.append(result)
     is_wrong = any(result.wrong for result in results)
@@ -203,8 +204,11 @@ class _OpenLengths:
     """A function without arguments that opens a token source; it can be pickled for other processes."""
 
     tokens: str
+    """Value of --tokens."""
     id_column: str | None
+    """Value of --id-column."""
     dataset_column: str
+    """The column that the dataset's ids come from; empty if they are row numbers."""
 
     def __call__(self) -> LengthsOf:
         """Opens the source, and returns its function from ids to lengths."""
@@ -218,7 +222,8 @@ def _compare_lengths(folder: Path, manifest: Manifest, given: _GivenTokens, prog
     num_entries = min(given.sample or manifest.num_sequences, manifest.num_sequences)
     return verify_lengths(
         folder,
-        _OpenLengths(given.path, given.id_column, manifest.id_column or ""),
+        _OpenLengths(given.path, given.id_column, dataset_column=manifest.id_column or ""),
+        # If the tokens have to be read for their lengths, they are read in their own order.
         order="pool" if source.knows_lengths else "id",
         sample=given.sample,
         workers=given.workers or (1 if num_entries < _MANY_ENTRIES else available_cores()),
@@ -272,6 +277,7 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
     """Prints what was compared on stdout, and what is wrong on stderr."""
     manifest, lengths = result.manifest, result.lengths
     if manifest is not None:
+        # An older version, whose folder does not have the dataset's name, is numbered even if it is the first.
         version = f", version {manifest.version}" if manifest.version > 1 or result.folder.name != name else ""
         click.echo(f"{name}{version} {manifest.digest}")
         click.echo(

@@ -80,7 +80,8 @@ def write_entries(path: Path, first: int, values: NDArray[Any]) -> None:
     with path.open("r+b", buffering=0) as file:
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
-        at = file.tell() + first * (values.nbytes // len(values))
+        row_bytes = values.nbytes // len(values)
+        at = file.tell() + first * row_bytes
         unwritten = np.ascontiguousarray(values, _dtype(values.dtype.name)).data.cast("B")
         while unwritten:
             written_bytes = os.pwrite(file.fileno(), unwritten, at)

@@ -1,8 +1,9 @@
 """Blocks that all processes of a node share on its disk: parts of a store's objects, or columns decoded from them.
 
 Owns four promises: a block is there whole or not at all; a block that was altered on disk is noticed; all blocks
-together stay about within their limit; a block that several processes need is fetched by one of them. Leaves which
-bytes of a store are a block to `store_cache`, and fetching blocks ahead to `read_ahead`.
+together stay about within their limit; a block that several processes need is fetched by one of them, unless that
+takes it too long. Leaves which bytes of an object are a block to `cached_object`, and fetching blocks ahead to
+`read_ahead`.
 """
 
 import logging
@@ -85,7 +86,7 @@ class BlockCache:
             if not path.exists():
                 with _appearing(path) as partial:
                     fetch(partial)
-        kept = KeptFile(path)
+        kept = KeptFile(path)  # first, so that the check of the limit below cannot remove it
         self._count_written(path.stat().st_size)
         return kept
 
@@ -100,7 +101,7 @@ class BlockCache:
             _LOG.warning("%s: a block is not kept: %s", self.folder, error)
 
     def _count_written(self, size_bytes: int) -> None:
-        """Counts bytes that this process wrote, and checks the limit once in a while."""
+        """Counts bytes that this process wrote, or found written when it had waited; sometimes checks the limit."""
         self._written_bytes += size_bytes
         if self._written_bytes * _LOOKS_PER_LIMIT >= self.max_bytes:
             self._written_bytes = 0

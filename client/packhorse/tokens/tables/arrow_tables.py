@@ -82,7 +82,9 @@ class _HfTable:
         if indices is None:
             return None
         chunks = [values_of(chunk) for chunk in indices.column(0).chunks]
-        return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, np.uint64), *chunks])
+        if len(chunks) == 1:
+            return chunks[0]
+        return np.concatenate([np.empty(0, np.uint64), *chunks])  # the empty array is for a selection without chunks
 
 
 class _MappedFiles:

@@ -204,8 +204,8 @@ def _print_folder(look: Look, options: _FolderOptions, *, as_json: bool) -> None
             console.print(cost_line, markup=False)
         if look.is_raw:
             console.print(packers_table(look.packers(report.dataset)))
-        for part in report_tables(report, options.num_templates):
-            console.print(part)
+        for table_or_sentence in report_tables(report, options.num_templates):
+            console.print(table_or_sentence)
         if look.next_command:
             console.print(f"next: {look.next_command}", markup=False, soft_wrap=True)
     if options.plot is not None:
@@ -216,6 +216,7 @@ def _print_folder(look: Look, options: _FolderOptions, *, as_json: bool) -> None
 
 
 def _save_report(folder: Path, path: Path) -> None:
+    """Saves the status page of a folder as one HTML file."""
     from packhorse.analysis import costly_facts, dataset_facts, html_report
     from packhorse.dataset import open_prepared
 
@@ -226,6 +227,7 @@ def _save_report(folder: Path, path: Path) -> None:
 
 
 def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:
+    """Removes versions of a dataset by their numbers, and prints those that stay."""
     from packhorse.analysis import version_facts
     from packhorse.analysis.commands.sentences import version_line
     from packhorse.dataset import prune_version, versions_of

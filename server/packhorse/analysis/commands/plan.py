@@ -1,6 +1,6 @@
 """`packhorse plan`: packers, or context plans, compared on one dataset.
 
-Owns the flags. Leaves figures to `packhorse.analysis`, and tables to `plan_tables` and `reports`.
+Owns the flags. Leaves figures to `packhorse.analysis`, and tables to `plan_tables` and `unpacked_table`.
 """
 
 import json
@@ -10,7 +10,7 @@ import click
 
 from packhorse.analysis import BANDWIDTH, compare_context_plans, compare_packers, options_for, read_histogram
 from packhorse.analysis.commands.plan_tables import context_plans_table, packers_table
-from packhorse.analysis.commands.reports import unpacked_table
+from packhorse.analysis.commands.unpacked_table import unpacked_table
 from packhorse.cli.shared.printing import output_console
 from packhorse.formats import require
 from packhorse.jobs import show_progress

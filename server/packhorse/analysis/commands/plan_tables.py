@@ -1,6 +1,7 @@
 """The tables that `plan` prints: of packers, and of context plans.
 
-Owns their columns. Leaves every figure to `packhorse.analysis`, and the tables that only `inspect` prints to `reports`.
+Owns their columns. Leaves every figure to `packhorse.analysis`, the table of ways without packing to `unpacked_table`,
+and the tables that only `inspect` prints to `reports`.
 """
 
 from collections.abc import Sequence

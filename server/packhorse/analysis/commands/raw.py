@@ -1,8 +1,8 @@
 """Raw input of `packhorse inspect`: lengths or text, prepared in a temporary folder, which is removed afterwards.
 
-Owns telling raw input from a prepared folder, and its defaults. Leaves reading, tokenizing and planning to the command
-`packhorse prepare`, which it runs with the user's flags, drawing a sample to `packhorse.tokenize`, and what is shown of
-the folder to `look`.
+Owns telling raw input from a prepared folder, and how it is planned by default. Leaves reading, tokenizing and planning
+to the command `packhorse prepare`, which it runs with the user's flags, drawing a sample to `packhorse.tokenize`, and
+what is shown of the folder to `look`.
 """
 
 import contextlib
@@ -176,6 +176,7 @@ def _run_prepare(arguments: Sequence[str], output: Path) -> None:
     assert command is not None
     output.parent.mkdir()
     try:
+        # By the name "inspect", `prepare` sees that nothing of what it makes stays.
         with (
             command.make_context("inspect", [*arguments, "--output", str(output)], parent=context.parent) as running,
             contextlib.redirect_stdout(io.StringIO()),

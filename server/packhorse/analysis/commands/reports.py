@@ -1,28 +1,22 @@
-"""The tables that `inspect` prints of a prepared folder.
+"""The tables that `inspect` prints of a prepared folder, in their order.
 
-Owns their columns. Leaves every figure to `packhorse.analysis`, wording to `sentences`, the tables of `plan` to
-`plan_tables`, and layout to `packhorse.cli.shared.printing`.
+Owns the columns of those that `plan` does not print. Leaves every figure to `packhorse.analysis`, wording to
+`sentences`, the other tables to `unpacked_table` and `plan_tables`, and layout to `packhorse.cli.shared.printing`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 
-from packhorse.analysis import ROWS_PER_BATCH, ContextPlan, DatasetReport, Unpacked, WaitingRow, options_of, price_of
+from packhorse.analysis import ContextPlan, DatasetReport, WaitingRow, options_of, price_of
 from packhorse.analysis.commands.plan_tables import lost_cells
 from packhorse.analysis.commands.sentences import items_word, percent
+from packhorse.analysis.commands.unpacked_table import unpacked_table
 from packhorse.analysis.commands.waiting_advice import advice
 from packhorse.cli.shared.printing import table
 from packhorse.epoch import ShuffleQuality
 from packhorse.topology import Balance, Topology
 
-_WAYS = {
-    "padded": "one sequence a row, padded",
-    "sorted-batches": f"sorted by length, batches of {ROWS_PER_BATCH} padded to their longest",
-    "random-order": "rows filled in random order",
-    "concatenated": "concatenated and cut into rows",
-}
-"""Way of filling rows without packing → its name in the table."""
 _SHOWN_LENGTHS = 12
 """The most lengths of a template that are shown."""
 _DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split", "drop": "dropped"}
@@ -38,15 +32,15 @@ def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table |
     if any(each.cap is not None for each in report.dataset.manifest.resources):
         yield "these rows know tokens only: without packing, a row may hold more of a resource than its cap"
     if report.windows:
-        yield quality_table(report.windows)
+        yield _windows_table(report.windows)
     own = report.own_waiting
     if report.context_plan is not None:
-        yield shared_table(report.context_plan)
-        yield groups_table(report.context_plan)
+        yield _tokens_by_ranks_table(report.context_plan)
+        yield _context_groups_table(report.context_plan)
     elif report.run is None or own is None:
         yield "waiting: give --world-size and --accumulation to see how much GPU time ranks lose to waiting"
     else:
-        yield waiting_table(report.waiting, report.run)
+        yield _waiting_table(report.waiting, report.run)
         yield advice(own, report.run)
 
 
@@ -64,6 +58,7 @@ def _templates_table(report: DatasetReport, num_templates: int) -> Table:
 
 
 def _context_lengths_table(report: DatasetReport) -> Table:
+    """Returns the table of the dataset's own max_seq_len and others around it."""
     done = _DONE_TO_LONG[options_of(report.dataset).over_length]
     columns = ("max_seq_len", "bins", "packed", "padded", f"{items_word(report)} {done}", "tokens lost")
     rows = (
@@ -80,24 +75,8 @@ def _context_lengths_table(report: DatasetReport) -> Table:
     return table(*columns, rows=rows, title="context lengths")
 
 
-def unpacked_table(ways: Sequence[Unpacked], packed_tokens: int) -> Table:
-    """Returns the table of ways without packing, compared with the tokens that a GPU computes with packing."""
-    rows = (
-        (
-            _WAYS[way.way],
-            f"{way.rows:,}",
-            f"{way.efficiency:.2%}",
-            f"{way.computed_tokens / packed_tokens:.3f}",
-            f"{way.sequences_cut:,}" + (f" ({way.sequences_cut / way.sequences:.1%})" if way.sequences_cut else ""),
-        )
-        for way in ways
-    )
-    columns = ("without packing", "rows", "efficiency", "computed tokens, packed = 1", "sequences cut apart")
-    return table(*columns, rows=rows)
-
-
-def quality_table(qualities: Sequence[ShuffleQuality]) -> Table:
-    """Returns the table of locality windows."""
+def _windows_table(qualities: Sequence[ShuffleQuality]) -> Table:
+    """Returns the table of how well locality windows shuffle, and what they read, for each number of them."""
     rows = (
         (
             "global" if each.num_windows == 1 else f"windowed({each.num_windows})",
@@ -109,12 +88,18 @@ def quality_table(qualities: Sequence[ShuffleQuality]) -> Table:
         )
         for each in qualities
     )
-    columns = ("chi-square", "neighbours, by chance = 1", "soonest return, epochs", "read from disk, all tokens = 1")
-    title = "locality windows; the cache holds one"
-    return table("shuffle", *columns, "globally, as much cache", rows=rows, title=title)
+    columns = (
+        "shuffle",
+        "chi-square",
+        "neighbours, by chance = 1",
+        "soonest return, epochs",
+        "read from disk, all tokens = 1",
+        "globally, as much cache",
+    )
+    return table(*columns, rows=rows, title="locality windows; the cache holds one")
 
 
-def shared_table(plan: ContextPlan) -> Table:
+def _tokens_by_ranks_table(plan: ContextPlan) -> Table:
     """Returns the table of tokens by the number of ranks that compute them, with the communication that this takes."""
     tokens, price = sum(each.tokens for each in plan.shared), price_of(plan.bandwidth)
     rows = (
@@ -131,7 +116,7 @@ def shared_table(plan: ContextPlan) -> Table:
     return table(*columns, rows=rows, title=title)
 
 
-def groups_table(plan: ContextPlan) -> Table:
+def _context_groups_table(plan: ContextPlan) -> Table:
     """Returns the table of time lost to waiting and communication, by the number of context-parallel groups."""
     rows = (
         (
@@ -148,7 +133,7 @@ def groups_table(plan: ContextPlan) -> Table:
     return table("context-parallel groups", "ranks", "waiting", "lost beyond the work", rows=rows, title=title)
 
 
-def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:
+def _waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:
     """Returns the table of the share of GPU time that is lost to waiting, with and without balances."""
     waits = ((Balance.NONE, True), (Balance.MICRO_STEP, True), (Balance.NONE, False), (Balance.OPTIMIZER_STEP, False))
     cells = (
@@ -168,5 +153,6 @@ def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:
 
 
 def _waiting_cell(row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
+    """Returns the share of GPU time that a row loses; `at_steps`: ranks wait at every step, not at optimizer steps."""
     idle = row.idle(balance, at_steps=at_steps)
     return "too few" if idle is None else percent(idle)

@@ -101,10 +101,10 @@ def _option(
 
     Args:
         flag: the flag's name, with underscores.
-        default: of the field; MISSING if it has none, and the flag is required.
+        default: the field's default; MISSING if it has none, and the flag is required.
         hint: the field's type.
-        choices: possible values; None if the type lists them, or any is possible.
-        text: the help.
+        choices: the possible values; None if the type lists them, or any value is possible.
+        text: the text that the help shows.
     """
     names = "--" + flag.replace("_", "-"), flag
     if get_origin(hint) in (UnionType, Union):

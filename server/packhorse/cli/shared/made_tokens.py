@@ -1,7 +1,8 @@
 """The tokens that `packhorse prepare --tokenizer` makes before it prepares them.
 
 Owns the hidden folder in which they are until the dataset has a copy, and the decision whether tokens of an earlier,
-failed call can be used again. Leaves making them to the command `tokenize`.
+failed call can be used again. Leaves making them to the command `tokenize`. `packhorse inspect` of text runs `prepare`
+under its own name, and so comes here too.
 """
 
 import os
@@ -43,7 +44,7 @@ class MadeTokens:
     input: str
     """Path of their index, NAME.idx, in the hidden folder."""
     grouping: Grouping | None = None
-    """Which sequences stay together, such as the two answers of a preference; None if each is by itself."""
+    """Which sequences the text keeps together, such as the two answers of a preference; None if each is by itself."""
 
 
 @contextmanager
@@ -63,10 +64,10 @@ def tokens_of_text(
 
     Args:
         sources: files or URLs of the text.
-        options: of `tokenize`, as they were typed.
-        plan: of the dataset.
-        columns: of the text: the ids, and what happens to bad rows.
-        grouping: of the dataset; None if the text decides.
+        options: options of `tokenize`, as the user typed them.
+        plan: the options with which the dataset is planned afterwards; they are only checked here.
+        columns: which column of the text has the ids, and what happens to bad rows.
+        grouping: the grouping that the user gave, which is only checked here; None to take that of the made tokens.
         execution: engine, workers, and whether finished parts are used again.
         place: where the dataset is written.
 
@@ -81,7 +82,7 @@ def tokens_of_text(
     tokens, record = folder / "tokens" / output.name, folder / _RECORD
     arguments = [each for source in sources for each in ("--input", source)] + list(options)
     arguments += _options_of_both(columns, execution)
-    files = _files_now(arguments if old_index is None else [*arguments, str(old_index)])
+    files = _files_now(arguments if old_index is None else [*arguments, str(old_index)])  # None: changes are not seen
     request = {"arguments": arguments, "files": files}
     made = read_record(record)
     if made is not None and files is not None and request.items() <= made.items():
@@ -97,7 +98,8 @@ def tokens_of_text(
     try:
         yield MadeTokens(f"{tokens}.idx", Grouping(size=sequences_per_row) if sequences_per_row > 1 else None)
     except BaseException:
-        if click.get_current_context().info_name == "prepare":  # `inspect` takes the folder away
+        # `inspect` prepares in a temporary folder, and takes this one away with it.
+        if click.get_current_context().info_name == "prepare":
             click.echo(
                 f"the tokens stay in {folder}: the same command with other options of the plan uses them", err=True
             )
@@ -180,7 +182,9 @@ def _run_tokenize(arguments: list[str]) -> int:
 def _files_now(arguments: Sequence[str]) -> dict[str, Any] | None:
     """Returns path → [size in bytes, time of change in ns] of each file that arguments name; None if one is a URL.
 
-    An argument names a file by its path, as NAME=PATH, by a pattern, or by a folder that contains it.
+    An argument names a file by its path, as NAME=PATH, by a pattern, or by a folder that contains it. Only `tokenize`
+    knows which options take files, so every argument is tried. A file that is named by chance does no harm: if it
+    changes, tokens are made again.
     """
     named = {text for argument in arguments for text in (argument, argument.partition("=")[2]) if text}
     if any(map(is_url, named)):

@@ -102,11 +102,11 @@ def table(
     """Returns a table. The first column is aligned to the left, numbers in the others to the right.
 
     Args:
-        columns: headers.
-        rows: cells of each row.
-        title: above the table.
-        left: further columns that hold words.
-        is_plain: whether there is no frame.
+        columns: the columns' headers.
+        rows: the cells of each row.
+        title: a line above the table; None for none.
+        left: headers of further columns that are aligned to the left, since they hold words.
+        is_plain: whether the table has no frame.
     """
     look: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold"} if is_plain else {}
     made = Table(title=title, **look)

@@ -40,6 +40,7 @@ _MOST_TOKENS = 2**31 - 1
 _MOST_EPOCHS = 10**6
 """The most epochs of a component in one epoch of the mixture."""
 _MOST_WEIGHT = Decimal(10) ** 12
+"""The largest weight."""
 _MOST_DECIMALS = 15
 """The most decimal places of a weight."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -357,6 +358,7 @@ def _num_windows(field_name: str, shuffle: object) -> int:
 
 
 def _check_keys(prefix: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Refuses a field that is not one of `known`."""
     for key in table:
         if key not in known:
             raise FieldError(key, f"{prefix}{key} {no_field(key, known)}")

@@ -1,6 +1,6 @@
 """A mixture of prepared datasets, open: its file, with the datasets that it names.
 
-Owns the way from the file to epochs: components and their cache, the positions at which stages end, and facts of all
+Owns the way from the file to epochs: components, a cache of runs, the positions at which stages end, and facts of all
 components together. Leaves the file's fields to `mixture_file`, the digest's form to `mixture_digest`, and which bins a
 mixture draws to `packhorse.epoch`.
 """
