@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader, Prefetcher
 from workload import MAX_SEQ_LEN, Workspace, in_words, serving
 
-from packhorse.client import DevicePrefetcher, PackedBins, create_packed_dataloader
+from packhorse.client import DevicePrefetcher, LoaderOptions, PackedBins, create_packed_dataloader
 from packhorse.trainers.torchdata import PackedNode
 
 NOTE = (
@@ -44,10 +44,9 @@ def run(workspace: Workspace) -> list[Row]:
     size = f"8 × 2,048, {in_words(num_sequences)} sequences"
     with serving(workspace.root_of(num_sequences)) as (address, _):
         make_bins = partial(PackedBins, address, name, tokens, seed=3)
-        stream = partial(
-            create_packed_dataloader, address, name, tokens, batch_size=BATCH_SIZE, seed=3, rank=0, world_size=1
-        )
-        with closing(stream(num_workers=WORKERS)) as ours, closing(stream(num_workers=WORKERS)) as of_node:
+        options = LoaderOptions(num_workers=WORKERS, rank=(0, 1))
+        stream = partial(create_packed_dataloader, address, name, tokens, batch_size=BATCH_SIZE, seed=3, loader=options)
+        with closing(stream()) as ours, closing(stream()) as of_node:
             passes = {"the stream": _pass_of(ours, ours), **_passes(make_bins)}
             passes["PackedNode in torchdata.nodes"] = _pass_of(Loader(Prefetcher(PackedNode(of_node), 4)), of_node)
             rows = [*_rates(passes, workspace, size), *_waits(passes, workspace, size)]

@@ -129,16 +129,21 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
         _refuse_other_groups(before, before.groups, grown, grown.groups)
         return  # the pool holds numbers of groups, whose members were compared
     # For each room, every id of the old pool must be among the new pool's ids of this room; both ascend.
-    new_ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
-    old_begin = 0
-    for room, count in zip(before.plan.lengths.tolist(), before.plan.counts.tolist(), strict=True):
-        old_ids = before.pool[old_begin : old_begin + count]
-        new_end = new_ends.get(room, 0)
-        new_ids = grown.pool[new_end - grown.counts[room] : new_end]
+    new_ranges = _pool_ranges(grown)
+    for room, (begin, end) in _pool_ranges(before).items():
+        old_ids = before.pool[begin:end]
+        new_begin, new_end = new_ranges.get(room, (0, 0))  # of a room that the new version lacks: no ids
+        new_ids = grown.pool[new_begin:new_end]
         at = np.searchsorted(new_ids, old_ids)  # the last of these is the greatest
-        if len(new_ids) < count or at[-1] == len(new_ids) or not np.array_equal(new_ids[at], old_ids):
+        if len(new_ids) < len(old_ids) or at[-1] == len(new_ids) or not np.array_equal(new_ids[at], old_ids):
             raise _rewritten(before, grown)
-        old_begin += count
+
+
+def _pool_ranges(dataset: PreparedDataset) -> dict[int, tuple[int, int]]:
+    """Returns the half-open range of the pool that each room has."""
+    plan = dataset.plan
+    rooms = zip(plan.lengths.tolist(), plan.pool_starts.tolist(), plan.counts.tolist(), strict=True)
+    return {room: (begin, begin + count) for room, begin, count in rooms}
 
 
 def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDataset, new: Groups) -> None:
