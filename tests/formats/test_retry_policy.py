@@ -64,6 +64,14 @@ def test_a_slow_answer_is_spoken_of_before_it_comes(
     assert "no answer for" in caplog.text
 
 
+def test_nothing_is_said_of_waiting_on_when_the_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    held = threading.Event()
+    with pytest.raises(TimeoutError, match="no answer within"):
+        StoreAttempts(RetryPolicy(), "s3://x").within(0.05, held.wait)
+    held.set()
+    assert not caplog.records
+
+
 def test_an_attempt_takes_no_more_than_what_is_left(clock: Clock) -> None:
     attempts = StoreAttempts(RetryPolicy(deadline_seconds=20), "s3://x")
     attempts._began = clock.now

@@ -1,7 +1,7 @@
 """Files that appear whole or not at all: written under another name, then renamed.
 
-Owns this for one file and for several that belong together; removes what killed processes left. Leaves which paths may
-be written to `outputs`, whole folders to `packhorse.dataset`, and records of unfinished jobs to `records`.
+Owns this for one file and for several that belong together; removes unfinished files of killed processes. Leaves which
+paths may be written to `outputs`, whole folders to `packhorse.dataset`, and records of unfinished jobs to `records`.
 """
 
 import glob
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 class _MovedFile(NamedTuple):
     """An old file that makes room for a new one."""
 
-    temporary: Path
+    aside: Path
     """Where it is until the new file is in place."""
     path: Path
     """Its own path."""
@@ -33,7 +33,8 @@ class AtomicFiles:
 
     Each file is written under a temporary name in its folder, and is locked meanwhile. On success all are synced and
     renamed in the given order, so the last file proves that the others are there. The temporary files of a killed
-    process have no lock any more; the next process that writes to the same path removes them.
+    process have no lock any more; the next process that writes to the same path removes them. If a process is killed
+    while it renames several files, the old ones may still be aside, as `.NAME.PID.partial.old`: nobody removes these.
 
     Args:
         paths: paths of the files; the last one should be the one that refers to the others. Their folders are made.
@@ -85,9 +86,9 @@ class AtomicFiles:
             # Old files go first, last name first: a crash in between must not leave a pair that does not match.
             for temporary, path in reversed(list(zip(self._temporary, self._paths, strict=True))):
                 if is_group and path.exists():
-                    old = temporary.with_name(f"{temporary.name}.old")
-                    moved.append(_MovedFile(old, path))
-                    os.replace(path, old)
+                    aside = temporary.with_name(f"{temporary.name}.old")
+                    moved.append(_MovedFile(aside, path))
+                    os.replace(path, aside)
             for temporary, path in zip(self._temporary, self._paths, strict=True):
                 os.replace(temporary, path)
                 if is_group:
@@ -98,12 +99,12 @@ class AtomicFiles:
             for path in reversed(appeared):
                 path.unlink()
             for file_before in reversed(moved):
-                if file_before.temporary.exists():
-                    os.replace(file_before.temporary, file_before.path)
+                if file_before.aside.exists():
+                    os.replace(file_before.aside, file_before.path)
             self.discard()
             raise
         for file_before in moved:
-            file_before.temporary.unlink()
+            file_before.aside.unlink()
         for folder in {path.parent for path in self._paths}:
             sync(folder)
 

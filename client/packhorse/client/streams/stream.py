@@ -201,6 +201,7 @@ class BinStream:
                 f"{self._transport.target} sent {len(decoded)} bins for {block.num_steps} steps from "
                 f"{block.first_step}; step {self._next_step()} of {header.num_steps} comes next"
             )
+        # Only bins that were added to the last step may be empty; a balance may move them within its optimizer step.
         if not len(decoded.ids) and steps[0] < header.num_steps - topology.steps_per_optimizer_step:
             raise DamagedAnswerError(
                 f"{self._transport.target} sent no sequence for steps {steps[0]} to {steps[-1]} of {header.num_steps}, "

@@ -6,7 +6,7 @@ Leaves deadline and delays to `formats.retry_policy`, and deciding which failure
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -55,8 +55,8 @@ class StoreAttempts:
     def wait_for_next(self, what: str, why: str, *, is_known: bool) -> bool:
         """Waits for the next attempt; returns False if no time is left for one.
 
-        `is_known` says that the address has answered before, or may be right in spite of the failure. The log names
-        what was asked for (`what`), and why there is no answer (`why`).
+        `is_known` is False if the address has never answered, and this failure suggests that nothing is there: then
+        there is less time. The log names what was asked for (`what`), and why there is no answer (`why`).
         """
         self.failures += 1
         limit_seconds = self.policy.limit_seconds(is_known=is_known)
@@ -82,19 +82,12 @@ class StoreAttempts:
 
         threading.Thread(target=run, name="packhorse-store", daemon=True).start()
         seconds = self.attempt_seconds(most_seconds)
-        for wait_seconds in _waits(seconds):
-            wait([answer], wait_seconds)
-            if answer.done():
-                return answer.result()
+        wait([answer], min(seconds, _QUIET_SECONDS))
+        if seconds > _QUIET_SECONDS and not answer.done():
             if self._logged_at is None:
                 self._logged_at = time.monotonic()
-                _LOG.warning("%s: no answer for %.0f s; waiting for up to %.0f s", self.shown, wait_seconds, seconds)
+                _LOG.warning("%s: no answer for %.0f s; waiting for up to %.0f s", self.shown, _QUIET_SECONDS, seconds)
+            wait([answer], seconds - _QUIET_SECONDS)
+        if answer.done():
+            return answer.result()
         raise TimeoutError(f"no answer within {seconds:g} s")
-
-
-def _waits(seconds: float) -> Iterator[float]:
-    """Yields how long to wait before the line in the log about a late answer, and then the rest of `seconds`."""
-    if seconds > _QUIET_SECONDS:
-        yield _QUIET_SECONDS
-        seconds -= _QUIET_SECONDS
-    yield seconds
