@@ -42,10 +42,10 @@ def layout_of(batch: Mapping[str, Any]) -> PackLayout:
     )
 
 
-def targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
+def target_counts_of(batch: Mapping[str, Any]) -> torch.Tensor:
     """Returns the number of targets of every sequence, on the labels' device: int64 [n]."""
     if is_of_trees(batch):
-        sequence_of_target = batch["sequence_index"]
+        sequence_of_target = batch["sequence_index"]  # of trees: int64, one entry for each target
         num_targets = sequence_of_target.new_zeros(num_sequences_of(batch))
         return num_targets.index_add_(0, sequence_of_target, torch.ones_like(sequence_of_target))
     layout = layout_of(batch)

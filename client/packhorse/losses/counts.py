@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from packhorse.client.masks.transfer import move
-from packhorse.losses._batch_facts import targets_of_sequences
+from packhorse.losses._batch_facts import target_counts_of
 from packhorse.losses.groups import SequenceGroups, groups_of, numbers_on
 
 
@@ -53,7 +53,7 @@ class LossCounts:
         Raises:
             ValueError: the labels' shape or the number of groups does not fit the layout, or the batch has no layout.
         """
-        return counts_of_targets(targets_of_sequences(batch), groups_of(batch, groups))
+        return counts_of_targets(target_counts_of(batch), groups_of(batch, groups))
 
     @property
     def num_groups(self) -> torch.Tensor:

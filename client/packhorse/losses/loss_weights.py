@@ -28,7 +28,7 @@ import torch
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.masks.token_index import sequence_index
 from packhorse.client.masks.transfer import move
-from packhorse.losses._batch_facts import group_ids_of, is_of_trees, layout_of, targets_of_sequences
+from packhorse.losses._batch_facts import group_ids_of, is_of_trees, layout_of, target_counts_of
 from packhorse.losses.components import component_names
 from packhorse.losses.counts import LossCounts, counts_of_targets, counts_on
 from packhorse.losses.groups import SequenceGroups, groups_of, numbers_on
@@ -96,7 +96,7 @@ def build_loss_weights(
     is_whole_step = counts is None and groups is None and "groups" not in batch
     if is_whole_step and group_ids_of(batch) is not None:
         (groups,) = SequenceGroups.of_batches(batch)
-    targets, groups = targets_of_sequences(batch), groups_of(batch, groups)
+    targets, groups = target_counts_of(batch), groups_of(batch, groups)
     counts = counts or counts_of_targets(targets, groups)
     labels = batch["labels"]
     # Labels in host memory go to the counts' device: copying counts to the host would wait for the device.

@@ -1,5 +1,6 @@
-"""The index of each token's segment, or of its sequence, on a device; both are unique over all rows.
+"""The index of each token's segment, and the number of its sequence, on a device; both are unique over all rows.
 
+Masks compare indices of segments. Losses add up by numbers of sequences, which begin with 1: 0 is before the first.
 Leaves the offsets that they follow from to `batches/layout`, and numbers that begin anew in each row to `labelled`.
 
 Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end.
@@ -21,6 +22,6 @@ def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
 
 def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
     """Returns i + 1 for every token of sequence i and the padding after it, and 0 before the first: int32 [T]."""
-    rooms = np.diff(layout.cu_seqlens_padded, prepend=0)
+    rooms = np.diff(layout.cu_seqlens_padded, prepend=0)  # the first is the tokens before sequence 0
     (index,) = transfer([np.repeat(np.arange(len(rooms)), rooms)], device)
     return index

@@ -1,7 +1,8 @@
 """Documents and rows that one pass over the input leaves out: counted, named, and listed in a file.
 
-Owns these counts, and the error about bad rows. The rules for leaving out a text are in `text_check`, and the form of
-the list is in `ledger`.
+Owns where they are counted, what may happen to them, and the error about bad rows. Who reads an input counts its bad
+and undecodable rows here, and names the first ones. The rules for leaving out a text are in `text_check`, and the form
+of the list is in `ledger`.
 """
 
 from collections.abc import Sequence
@@ -57,7 +58,7 @@ class Skipped:
 def refusal_of(named: Sequence[str], count: int) -> str:
     """Returns the message about bad rows: the first ones, each with its fault."""
     message, *others = named
-    for number, fault in enumerate(others):
+    for number, fault in enumerate(others):  # added by +, because faults remember which of their words are parameters
         message = message + ("; " if number else ". Bad rows too: ") + fault
     if count > len(named):
         message = message + f", and {count - len(named):,} more"

@@ -234,6 +234,7 @@ class PackSession:
         return self._rounds.add(packer.add_item(kept)) if kept else [], evicted
 
     def _held_bytes(self, num_sequences: int) -> int:
+        """Returns about how many bytes the session and a message of so many sequences hold; each time slice says it."""
         return _BYTES_PER_SEQUENCE * (num_sequences + self._rounds.num_sequences)
 
     def _response(self, bins: list[OnlineBin], evicted: list[int]) -> pb.PackStreamResponse:
