@@ -56,8 +56,9 @@ class PackSession:
         """As `answer`, in time slices: one bin takes up to 25 ms, and each sequence may make one leave.
 
         Raises:
-            ServiceError: the message is out of order or a field is out of range, and the session is unchanged; or the
-                message took more than MAX_STREAM_SECONDS, which ends the session.
+            ServiceError: the message is out of order or a field is out of range, and the session is unchanged; or it
+                took more than MAX_STREAM_SECONDS, or a round's bins hold too many sequences, or the last ones too few,
+                after any of which the session must not go on.
         """
         payload = request.WhichOneof("payload")
         if (payload == "options") != (self._packer is None):

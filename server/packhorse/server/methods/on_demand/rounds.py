@@ -89,8 +89,8 @@ class Rounds:
             costs = np.array([cost_of(of_item, self._ranks.cost_linear).sum() for of_item in lengths], dtype=np.int64)
             kinds = np.array([item.versions[0] for item in items]) if self._separate_versions else None
             indices, ends = evened(indices, ends, sizes, costs, self._capacities, self._ranks, kinds)
-        parts = np.split(indices, ends[:-1]) if len(ends) else []
-        self._held = [OnlineBin([items[i] for i in part]) for part in parts]
+        items_of_bins = np.split(indices, ends[:-1]) if len(ends) else []
+        self._held = [OnlineBin([items[i] for i in of_bin]) for of_bin in items_of_bins]
         return self._take_in_rounds(len(self._held))
 
     def holds_version_up_to(self, version: int) -> bool:
@@ -99,8 +99,12 @@ class Rounds:
 
     def take_stale(self, oldest: int) -> list[OnlineItem]:
         """Removes the held bins that have a sequence of a version before `oldest`; returns all items of these bins."""
-        stale = [bin_ for bin_ in self._held if any(min(item.versions) < oldest for item in bin_.items)]
-        self._held = [bin_ for bin_ in self._held if bin_ not in stale]
+        stale: list[OnlineBin] = []
+        current: list[OnlineBin] = []
+        for bin_ in self._held:
+            is_stale = any(min(item.versions) < oldest for item in bin_.items)
+            (stale if is_stale else current).append(bin_)
+        self._held = current
         self._num_sequences -= sum(len(bin_.ids) for bin_ in stale)
         return [item for bin_ in stale for item in bin_.items]
 
