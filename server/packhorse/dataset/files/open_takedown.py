@@ -188,10 +188,11 @@ class Takedown:
             positions = _whole_positions(bins.positions[bin_numbers], num_bins, skips)
             ids = bins.ids[entries].astype(np.int64)
             tokens = np.full(len(entries), _UNTOUCHED)
-            for redaction in indexed.redactions:
+            for redaction in indexed.redactions:  # in the file's order: if two name an id, the later one applies
                 applies = np.zeros(len(entries), dtype=np.bool_)
                 applies[_indices_in(ids, redaction.ids)] = True
                 if seed is not None and redaction.seed == seed:
+                    # `from_position` counts over all epochs of the run, and the positions are those of one.
                     applies &= positions >= redaction.from_position - epoch * num_bins
                 tokens[applies] = MASKED if redaction.token is None else redaction.token
             touched = tokens != _UNTOUCHED
@@ -215,7 +216,7 @@ def _indices_in(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np
 def _whole_positions(positions: NDArray[np.int64], num_bins: int, skips: Skips) -> NDArray[np.int64]:
     """Turns positions that were numbered without the skipped ones into positions of the whole epoch.
 
-    Bins that the remainder policy added get the epoch's last position.
+    Bins that the remainder policy added get the epoch's last position, whatever the skips make of theirs.
     """
     whole = positions.copy()
     for (first, end), gap in zip(skips.ranges, skips.gaps(), strict=True):  # the range is left out before `gap`
