@@ -135,13 +135,22 @@ class BinStream:
         )
 
     def _open(self) -> Iterator[pb.StreamBinsResponse]:
-        """Opens a call, checks and stores its header, and returns the iterator of the messages that follow."""
-        messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds)
+        """Opens a call, checks and stores its header, and returns the iterator of the messages that follow.
+
+        A call whose header is refused is ended at once: its server would otherwise go on serving it while the next
+        attempt waits, and for as long as somebody holds the error.
+        """
+        self._messages = messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds)
         try:
-            first = next(messages, None)
-        except TooManyStreamsError:
-            self.was_refused = True
+            self._accept_header(next(messages, None))
+        except BaseException as error:
+            self.was_refused = self.was_refused or isinstance(error, TooManyStreamsError)
+            self.close()
             raise
+        return messages
+
+    def _accept_header(self, first: pb.StreamBinsResponse | None) -> None:
+        """Checks and stores the header, which a call's first message holds."""
         if first is None or not first.HasField("header"):
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
         if header_checksum(self._request, first.header) != first.header.checksum:
@@ -154,11 +163,9 @@ class BinStream:
             )
         self._header_message, self._header = first.header, StreamHeader.from_proto(first.header)
         self._request.expected_digest = first.header.digest
-        self._messages = messages
         self._templates = ReceivedTemplates()
         if self._request.first_step:
             _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
-        return messages
 
     def _next_block(self) -> BinBlock | None:
         """Makes one attempt at the next block; returns None at the end of the epoch."""
