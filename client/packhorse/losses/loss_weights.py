@@ -2,7 +2,7 @@
 
 Owns the weights. Leaves counting targets over all ranks and micro-batches to `counts`, groups of sequences to `groups`,
 choosing which tokens are targets to `packhorse.client.batches`, and the loss of a token to the model. Sums over
-sequences are in `sums`.
+sequences are in `sums`, those of log-probabilities in `log_probs`.
 
 A mean of the bins' means depends on which sequences share a bin, and a mean of the ranks' means depends on the ranks.
 So losses are summed here, and each is divided by a count over all micro-batches and ranks, which is known beforehand:

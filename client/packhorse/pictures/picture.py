@@ -1,7 +1,7 @@
 """`Picture`: rows to look at, in a notebook or on a terminal.
 
-Leaves drawing as text to `_text`, drawing SVG to `_svg`, and which rows are shown to `pictures/batches` and
-`pictures/bins`.
+Leaves drawing as text to `_text`, drawing SVG to `_svg`, and which rows are shown to `pictures/batches`,
+`pictures/bins` and `explained_step`.
 """
 
 import shutil

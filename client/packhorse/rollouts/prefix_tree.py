@@ -69,7 +69,7 @@ class PrefixTree:
     def of(cls, sequences: Sequence[Any]) -> Self:
         """Lays sequences out: array operations over their tokens, a loop over forks, and the path of every segment.
 
-        In a chain of F forks the paths together have F²/2 segments.
+        In a chain of F forks the paths together have about F² segments.
 
         Args:
             sequences: R rows of token ids from 0, each with at least one: lists, arrays or tensors.

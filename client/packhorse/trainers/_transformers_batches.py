@@ -1,7 +1,8 @@
 """The batches that Hugging Face's Trainer iterates over, for training and for validation, without their cursors.
 
-Owns which batches of a resumed epoch remain, and the number of epochs that are done. Leaves the Trainer's counts and
-the cursor in its checkpoints to `transformers`, and making the batches to `packhorse.client.loading`.
+Owns which batches of a resumed epoch remain, and the number of epochs that are done. Leaves the Trainer's counts to
+`trainers/transformers`, the cursor in its checkpoints to `_transformers_cursor`, and making the batches to
+`packhorse.client.loading`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """The cursor in the checkpoints of Hugging Face's Trainer: storing it at every step, and reading it again.
 
-Owns its place in `trainer_state.json`. Leaves what a Trainer does after a resume to `transformers`, and the cursor
-itself to `packhorse.client.streams`.
+Owns its place in `trainer_state.json`, and writing the number of epochs done after each step. Leaves what a Trainer
+does after a resume to `trainers/transformers`, and the cursor itself to `packhorse.client.streams`.
 """
 
 import json

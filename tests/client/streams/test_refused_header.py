@@ -39,5 +39,5 @@ def test_a_call_with_a_refused_header_is_ended_though_its_error_is_held(deadline
     )
     with pytest.raises(StreamInterruptedError, match="does not match its checksum") as raised:
         next(stream)
-    assert transport.num_opened >= 1
+    assert (transport.num_opened > 1) == (deadline_seconds > 0)  # another attempt, if there is time
     assert transport.num_open == 0, raised.value

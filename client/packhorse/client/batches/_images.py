@@ -22,7 +22,7 @@ from packhorse.client.batches.media import MediaError, MediaLayout
 from packhorse.client.batches.row_format import Load, Media
 from packhorse.topology.checks import quoted
 
-_LOG = logging.getLogger("packhorse.client.batches.media")
+_LOG = logging.getLogger("packhorse.client.batches.media")  # users filter the log by this name
 
 _Tensors = Mapping[str, torch.Tensor]
 

@@ -1,6 +1,6 @@
 """How rows are filled: `RowFormat`, the options that all batches share, and in it `Separators` and `Media`.
 
-Owns these options and their checks. Leaves filling rows to `batch`, loading images to `media`, and presets to
+Owns these options and their checks. Leaves filling rows to `batch`, loading images to `_images`, and presets to
 `presets/registry`. The plan keeps room for separators with its `extra_tokens`.
 """
 

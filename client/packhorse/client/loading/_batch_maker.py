@@ -173,7 +173,7 @@ class BatchMaker:
         return batch if self.preset is None else Batch(self.preset.convert(batch))
 
     def _check_groups(self, bins: BinBlock) -> None:
-        """Raises a ValueError if the format needs groups and the bins, of which there are some, have none."""
+        """Raises a ValueError if the format needs groups, and the bins have sequences but no groups."""
         if self._needs_groups and bins.group_ids is None and len(bins.ids):
             raise ValueError(
                 "shared_prefix has no effect: the dataset was prepared without groups, and no sequence is a prefix of "

@@ -1,8 +1,8 @@
 """`create_packed_dataloader` and `PackedDataLoader`: a dataset's batches, on the device before a step needs them.
 
 Owns the DataLoader with its workers, and when an epoch counts as done. Leaves how workers start and end to
-`loading.workers`, batches to `dataset`, copies to the device to `prefetch`, and sending batches to other ranks to
-`peers`.
+`loading.workers`, batches to `dataset`, fetching ahead to `prefetch`, copies to the device to `_device_copies`, and
+sending batches to other ranks to `peers`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,7 +2,7 @@
 
 Owns the digests that a client is bound to. Servers compare the digest in each request, since they may still have an
 earlier version. Leaves the hash of a run to `client/_run_id`, what the workers of a rank share to
-`loading/_progress`, and what ranks share to `loading/_agreement`.
+`loading/workers/digests`, and what ranks share to `loading/_agreement`.
 """
 
 from packhorse.client.errors import DigestMismatchError
