@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import grpc
 
@@ -112,7 +112,8 @@ class Accepting:
         name = getattr(coroutine, "__name__", None)
         if name in _REQUESTING:
             return Shielded(loop, coroutine)
-        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        # A task takes generators only before Python 3.12, and gRPC has none.
+        task = asyncio.Task(cast("Coroutine[Any, Any, Any]", coroutine), loop=loop, **options)
         if name == _ACCEPTING:
             self._newest = task
         elif name == _CLOSING:
