@@ -14,6 +14,7 @@ from packhorse.formats.object_store import is_url
 from packhorse.prepare.input import Opened
 from packhorse.tokens import as_token_source
 from packhorse.tokens.recorded import check_tokens, fingerprint_of
+from packhorse.tokens.tables.parquet import ParquetSource
 from packhorse.wire import tokens_fingerprint
 
 _TABLES = ("Parquet", "Arrow", "MDS")
@@ -71,6 +72,8 @@ def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | Non
     relative = _relative(named_path, output)
     try:
         source = as_token_source(named_path, column=column)
+        if isinstance(source, ParquetSource):  # keeping row groups that are read once would double the time
+            source = ParquetSource(named_path, column=column, cache_bytes=0)
         num_rows = opened.num_rows + (0 if inputs is None else inputs.rows)
         if source.num_sequences != num_rows or not relative.isprintable():
             return None
