@@ -4,6 +4,7 @@ Owns how each is written in a record. What is public is what the reference shows
 """
 
 import dataclasses
+import enum
 import inspect
 import pkgutil
 import warnings
@@ -73,7 +74,9 @@ def parameters_of(path: str, value: Any) -> Iterator[str]:
 
 
 def is_made_by_us(cls: type) -> bool:
-    """Whether what a class is made of is ours, and not that of a training stack from version to version."""
+    """Whether what a class is made of is ours, and not that of a training stack or of Python's enums, by version."""
+    if issubclass(cls, enum.Enum):
+        return False
     maker = next(base for base in cls.__mro__ if {"__init__", "__new__"} & vars(base).keys())
     return maker.__module__.startswith("packhorse.")
 

@@ -160,7 +160,7 @@ def test_threads_are_nice(make_lane):
         def niceness():
             return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-        assert await make_lane(niceness=7).submit(niceness) == niceness() + 7
+        assert await make_lane(niceness=7).submit(niceness) == min(niceness() + 7, 19)  # the highest there is
         lanes = Lanes.for_this_machine()
         assert await lanes.streams.submit(niceness) < await lanes.answers.submit(niceness)
         assert await lanes.answers.submit(niceness) < await lanes.packing.submit(niceness)
