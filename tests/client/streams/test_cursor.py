@@ -68,3 +68,13 @@ def test_the_loader_s_furthest_worker_counts():
     state = loader_state(states[0], 0)
     state["_snapshot"]["_worker_snapshots"]["worker_1"] = {"dataset_state": states[1]}
     assert Resume.from_state(state, seed=SEED, topology=topology).position == 96
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_a_cursor_with_more_steps_than_an_optimizer_step_is_refused(accumulation):
+    """Without a balance every step is an optimizer step: a cursor that counts some would silently leave them out."""
+    topology = Topology(world_size=4, accumulation=accumulation, balance="none" if accumulation == 1 else "micro-step")
+    cursor = {"digest": "d", "seed": SEED, "epoch": 0, "position": 48, "steps_into_optimizer_step": accumulation}
+    cursor["topology"] = topology_facts(topology)
+    with pytest.raises(ValueError, match="steps_into_optimizer_step is"):
+        Resume.from_state(cursor, seed=SEED, topology=topology)

@@ -22,7 +22,7 @@ def test_they_are_the_entries_in_their_order():
     tokens, mask = decode_tokens(message(loss_mask=b"\x0d"), 5, LENGTHS, None)
     assert [each.tolist() for each in tokens.by_entry()] == [[7, 8, 9], [1, 2]]
     assert [each.tolist() for each in mask.by_entry()] == [[1, 0, 1], [1, 0]]
-    assert [each.tolist() for each in tokens.part(1, 2).by_entry()] == [[1, 2]]
+    assert [each.tolist() for each in tokens.entries(1, 2).by_entry()] == [[1, 2]]
 
 
 def test_pieces_are_found_by_their_first_token():

@@ -193,7 +193,7 @@ def _part(array: NDArray[Any] | None, first: int, last: int) -> NDArray[Any] | N
 
 
 def _part_of_tokens(tokens: SentTokens | None, first: int, last: int) -> SentTokens | None:
-    return None if tokens is None else tokens.part(first, last)
+    return None if tokens is None else tokens.entries(first, last)
 
 
 def joined(blocks: Sequence[BinBlock]) -> BinBlock:

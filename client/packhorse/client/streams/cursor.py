@@ -21,7 +21,8 @@ _REQUIRED = ("digest", "seed", "epoch", "position")
 """The fields that every cursor has."""
 
 _WITHOUT_EFFECT = ("workers_per_rank", "start_position")
-"""Fields of a Topology that do not affect which rank gets which bin."""
+"""Fields of a Topology that a state need not repeat: workers only share the steps of a rank, and the first step begins
+at the state's own position."""
 
 NO_POSITION = -1
 """The position of a cursor that cannot be resumed: several workers of an INDEPENDENT dataset were at different ones."""
@@ -31,7 +32,7 @@ Facts = dict[str, int | str]
 
 State = dict[str, Any]
 """A cursor; or a worker's state, which also holds the topology, the number of workers, and `steps_ahead`: how many
-steps after the cursor the worker's next step is."""
+steps after the cursor the worker's next step is. After the last step of an epoch it holds `finished`, which is True."""
 
 
 class Cursor(TypedDict):
@@ -109,16 +110,27 @@ class Resume:
         Raises:
             ValueError: fields are missing, the seed differs, or a worker's state was saved under another topology.
         """
-        state = _checked(state, seed)
+        if not isinstance(state, Mapping):
+            raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
+        if _is_of_loader(state):
+            state = _cursor_of_loader(state)
+        _check_cursor(state, seed)
+        epoch, position = _number(state, "epoch"), _number(state, "position", least=NO_POSITION)
         if state.get("finished"):
-            return cls(epoch=state["epoch"] + 1, digest=state["digest"], is_resumed=True)
+            return cls(epoch=epoch + 1, digest=state["digest"], is_resumed=True)
+        if position == NO_POSITION:
+            raise ValueError(
+                "this cursor is of mode 'independent' with several workers, and cannot say where each of them is; "
+                "resume with a StatefulDataLoader's state, or train with one worker for each rank or with mode "
+                "'partition'"
+            )
         steps_ahead = None
         if is_of_worker(state):
             _refuse_another_topology(state, topology)
             steps_ahead = _number(state, "steps_ahead")
         return cls(
-            epoch=state["epoch"],
-            position=int(state["position"]),
+            epoch=epoch,
+            position=position,
             first_step=_steps_done(state, topology),
             digest=state["digest"],
             is_resumed=True,
@@ -151,6 +163,11 @@ def is_of_worker(state: Mapping[str, Any]) -> bool:
     return "steps_ahead" in state
 
 
+def _is_of_loader(state: Mapping[str, Any]) -> bool:
+    """Whether a state is a StatefulDataLoader's: the first key is there with workers, the second without."""
+    return "_snapshot" in state or "_num_yielded" in state
+
+
 def _cursor_of_loader(state: Mapping[str, Any]) -> State:
     """Returns the cursor after the last batch that a StatefulDataLoader returned, from the loader's state.
 
@@ -161,7 +178,7 @@ def _cursor_of_loader(state: Mapping[str, Any]) -> State:
     if "_snapshot" in state:  # it has workers
         of_workers = [worker["dataset_state"] for worker in state["_snapshot"]["_worker_snapshots"].values()]
         num_batches_since, is_finished = state["_steps_since_snapshot"], state["_iterator_finished"]
-    else:
+    else:  # the dataset's own state is of the last batch, and says whether the epoch is finished
         of_workers, num_batches_since, is_finished = [state["dataset_state"]], 0, False
     if not all(isinstance(each, Mapping) and is_of_worker(each) for each in of_workers):
         raise ValueError("this is the state of a StatefulDataLoader over something else than a PackedDataset")
@@ -171,7 +188,7 @@ def _cursor_of_loader(state: Mapping[str, Any]) -> State:
         return cursor | {"finished": True}
     topology = Topology(**last["topology"])
     if topology.mode is StreamMode.INDEPENDENT and len(of_workers) > 1:
-        return cursor | {"position": NO_POSITION}  # `_steps_done` refuses it, if it is used
+        return cursor | {"position": NO_POSITION}  # each worker has its own; `Resume.from_state` refuses it
     if num_batches_since == 0:
         return cursor
     if topology.batch_schedule is not None:
@@ -191,12 +208,8 @@ def _how_far(state: Mapping[str, Any]) -> tuple[int, bool, int, int]:
     return state["epoch"], bool(state.get("finished")), state["position"], state.get("steps_into_optimizer_step", 0)
 
 
-def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Returns a state as a cursor or a worker's state; a ValueError if digest, epoch, position or seed is wrong."""
-    if not isinstance(state, Mapping):
-        raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
-    if "_snapshot" in state or "_num_yielded" in state:  # a StatefulDataLoader's, with or without workers
-        state = _cursor_of_loader(state)
+def _check_cursor(state: Mapping[str, Any], seed: int) -> None:
+    """Raises a ValueError if a required field is missing, the seed differs, or the digest is no string."""
     missing = [name for name in _REQUIRED if name not in state]
     if missing:
         raise ValueError(f"not a cursor: {', '.join(missing)} missing; {_way_to_cursor(state)}")
@@ -205,33 +218,31 @@ def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
             f"the cursor was saved under seed {state['seed']}, this dataset has seed {seed}; make it with the "
             "cursor's seed to go on"
         )
-    _number(state, "epoch")
-    _number(state, "position", NO_POSITION)
     if not isinstance(state["digest"], str):
         raise ValueError(
             f"the cursor's digest must be a string, got {state['digest']!r}; pass a batch's 'cursor' unchanged"
         )
-    return state
 
 
 def _way_to_cursor(state: Mapping[str, Any]) -> str:
     """Returns advice for a dict that is not a cursor: where in it a cursor is, if it is e.g. a whole checkpoint."""
     for name, value in state.items():
-        if isinstance(value, Mapping) and (all(each in value for each in _REQUIRED) or "_snapshot" in value):
+        if isinstance(value, Mapping) and (all(each in value for each in _REQUIRED) or _is_of_loader(value)):
             return f"the one in this {type(state).__name__} is under {name!r}: load_state_dict(state[{name!r}])"
     return "pass a batch's 'cursor' or a state_dict()"
 
 
 def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
-    """Returns how many steps of a cursor's optimizer step are done; 0, to begin it again, under another topology."""
-    if state["position"] == NO_POSITION:
-        raise ValueError(
-            "this cursor is of mode 'independent' with several workers, and cannot say where each of them is; resume "
-            "with a StatefulDataLoader's state, or train with one worker for each rank or with mode 'partition'"
-        )
+    """Returns how many steps of a cursor's optimizer step are done; 0, to begin it again, under another topology.
+
+    Raises:
+        ValueError: an optimizer step has no more steps than those that are done.
+    """
     done = _number(state, "steps_into_optimizer_step")
+    if done == 0:
+        return 0
     saved_facts, facts = state.get("topology"), topology_facts(topology)
-    if done and saved_facts != facts:
+    if saved_facts != facts:
         _LOG.warning(
             "the cursor is within an optimizer step of %s, this run has %s: the optimizer step begins again, and %d of "
             "its steps come twice",
@@ -240,7 +251,7 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
             done,
         )
         return 0
-    if done >= topology.steps_per_optimizer_step > 1:
+    if done >= topology.steps_per_optimizer_step:
         raise ValueError(
             f"the cursor's steps_into_optimizer_step is {done}, and an optimizer step has "
             f"{topology.steps_per_optimizer_step} steps; pass a batch's 'cursor' unchanged"
@@ -251,13 +262,13 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
 def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> None:
     """Raises a ValueError if a worker's state was saved under a topology whose steps hold other bins.
 
-    If every optimizer step is one step, only the number of bins in a step matters.
+    If every optimizer step is one step, only the number of bins in a step matters: no balance exchanges them.
     """
     saved = Topology(**state["topology"])
     saved_facts, facts = topology_facts(saved), topology_facts(topology)
     saved_bins, bins = (each.batch_schedule or each.bins_per_step for each in (saved, topology))
-    in_optimizer_steps = max(saved.steps_per_optimizer_step, topology.steps_per_optimizer_step) > 1
-    if saved_bins != bins or (in_optimizer_steps and saved_facts != facts):
+    has_long_optimizer_steps = max(saved.steps_per_optimizer_step, topology.steps_per_optimizer_step) > 1
+    if saved_bins != bins or (has_long_optimizer_steps and saved_facts != facts):
         raise ValueError(
             f"this state was saved with {saved_bins} bins in a step ({saved_facts}), now there are {bins} "
             f"({facts}): under another world_size, batch_size or balance resume from a batch's 'cursor' "

@@ -60,11 +60,11 @@ class BatchStream:
                 "groups of this dataset share prefixes: its batches are trees, which need packhorse[client]"
             )
         for block in self._stream:
-            end = 0
+            end = 0  # the bins of each step follow those of the step before it
             for stretch, steps in self._stream.topology.by_stretch(block.steps):
                 for step in steps:
                     begin, end = end, end + stretch.batch_size
-                    batch = numpy_batch(block.slice(begin, end), header.max_seq_len)
+                    batch = _arrays_of(block.slice(begin, end), header.max_seq_len)
                     yield batch | {"step": step, "position": self._stream.position_after(step)}
 
     def close(self) -> None:
@@ -78,12 +78,13 @@ class BatchStream:
         self.close()
 
 
-def numpy_batch(block: BinBlock, max_seq_len: int) -> dict[str, Any]:
-    """Returns the arrays of a block's bins; see `BatchStream`."""
+def _arrays_of(block: BinBlock, max_seq_len: int) -> dict[str, Any]:
+    """Returns the arrays of a block's bins, which came with their tokens; see `BatchStream`."""
     num_tokens = len(block) * max_seq_len
     arrays = {name: np.zeros(num_tokens, np.int32) for name in ("tokens", "targets", "segment_ids", "positions")}
     loss_mask = np.zeros(num_tokens, np.bool_)
-    if block.tokens is not None and len(block.ids):
+    assert block.tokens is not None  # `BatchStream` is given a stream that asks for them
+    if len(block.ids):  # else the remainder policy added all of these bins, and they stay empty
         _write(block, block.tokens, max_seq_len, arrays, loss_mask)
     shape = len(block), max_seq_len
     return {name: array.reshape(shape) for name, array in arrays.items()} | {"loss_mask": loss_mask.reshape(shape)}
@@ -98,44 +99,46 @@ def _write(
 ) -> None:
     """Writes all sequences of a block into flat arrays of zeros, one element for each token of all rows.
 
-    Legend: S sequences, N bins; `target_index` and `source_index` have an element for each token that is written to
-    `tokens`.
+    A sequence has as many tokens as were sent, and as much room in its row as its bin's plan says (`block.lengths`).
+    Alignment leaves the room's end free; with extra_tokens -1 the room lacks the last token, which is only a target.
+
+    Legend: S sequences, N bins, W tokens that are written to `tokens`.
     """
-    sizes = sent.sizes
-    rooms = block.lengths.astype(np.int64)
-    sequences_per_bin = np.diff(block.bin_ends, prepend=0)  # [N]
+    sizes = sent.sizes  # [S]
+    rooms = block.lengths.astype(np.int64)  # [S]
+    sequences_per_bin = np.diff(block.bin_ends, prepend=0)  # [N]: bin_ends [2, 3] -> [2, 1]
     first_of_bin = np.repeat(block.bin_starts(), sequences_per_bin)  # [S]: the first sequence of each one's bin
-    rooms_before = np.cumsum(rooms) - rooms
-    # Index of each sequence's first token in the flat arrays: its offset in the bin, and the bin's row.
-    starts = (
-        rooms_before - rooms_before[first_of_bin] + np.repeat(np.arange(len(block)) * max_seq_len, sequences_per_bin)
-    )
-    num_written = np.minimum(sizes, rooms)  # with extra_tokens -1 a sequence's last token is only a target
-    values = _end_to_end(sent, sizes)
-    starts_in_values = np.cumsum(sizes) - sizes
+    row_starts = np.repeat(np.arange(len(block)) * max_seq_len, sequences_per_bin)  # [S]: where each one's row begins
+    room_starts = _starts(rooms)  # [S], as if the rooms of all bins were end to end, without the rests of the rows
+    starts = row_starts + room_starts - room_starts[first_of_bin]  # [S]: where each one's first token is written
+    values = _end_to_end(sent)
     is_predicted = np.ones(len(values), np.bool_)
     if block.loss_mask is not None:
-        is_predicted = _end_to_end(block.loss_mask, sizes) != 0
+        is_predicted = _end_to_end(block.loss_mask) != 0
     if block.redactions is not None:
         is_predicted &= np.repeat(block.redactions == AS_IT_IS, sizes)
-    number_in_sequence = _ranges(num_written)
-    target_index = np.repeat(starts, num_written) + number_in_sequence  # where each token is written
-    source_index = np.repeat(starts_in_values, num_written) + number_in_sequence  # where in `values` it is read
-    arrays["tokens"][target_index] = values[source_index]
-    arrays["positions"][target_index] = number_in_sequence
-    arrays["segment_ids"][target_index] = np.repeat(np.arange(len(sizes)) - first_of_bin + 1, num_written)
+    num_written = np.minimum(sizes, rooms)  # [S]
+    number_in_sequence = np.arange(int(num_written.sum())) - np.repeat(_starts(num_written), num_written)  # [W]
+    row_index = np.repeat(starts, num_written) + number_in_sequence  # [W]: where each token is written
+    value_index = np.repeat(_starts(sizes), num_written) + number_in_sequence  # [W]: where in `values` it is read
+    arrays["tokens"][row_index] = values[value_index]
+    arrays["positions"][row_index] = number_in_sequence
+    arrays["segment_ids"][row_index] = np.repeat(np.arange(len(sizes)) - first_of_bin + 1, num_written)
     has_next = number_in_sequence + 1 < np.repeat(sizes, num_written)
-    arrays["targets"][target_index[has_next]] = values[source_index[has_next] + 1]
-    loss_mask[target_index[has_next]] = is_predicted[source_index[has_next] + 1]
+    arrays["targets"][row_index[has_next]] = values[value_index[has_next] + 1]
+    loss_mask[row_index[has_next]] = is_predicted[value_index[has_next] + 1]
 
 
-def _end_to_end(sent: SentTokens, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Returns the values of all sequences end to end; `sizes` is the number of values of each."""
+def _end_to_end(sent: SentTokens) -> NDArray[np.int32]:
+    """Returns the values of all sequences end to end."""
+    sizes = sent.sizes
     values = np.empty(int(sizes.sum()), np.int32)
-    sent.gather_from(sizes, sizes, first_tokens=sent.first_tokens)(0, len(sizes), values, np.cumsum(sizes) - sizes)
+    no_ids = np.empty(0, np.int64)  # the values are those of the block's sequences, whatever their ids
+    gather = sent.gather_from(no_ids, sizes, first_tokens=sent.first_tokens)
+    gather(0, len(sizes), values, _starts(sizes))
     return values
 
 
-def _ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns 0, 1, …, size - 1 for each size, end to end."""
-    return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns where each item begins if items of these sizes lie end to end: [3, 2, 4] -> [0, 3, 5]."""
+    return np.cumsum(sizes) - sizes

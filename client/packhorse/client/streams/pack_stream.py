@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.error_texts import invalid
-from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
+from packhorse.client.errors import (
+    DamagedAnswerError,
+    InvalidRequestError,
+    PackhorseError,
+    ServerUnavailableError,
+    TransientError,
+)
 from packhorse.client.streams._held_sequences import HeldSequences, NewSequences, in_groups, one_by_one
 from packhorse.client.streams._pack_answers import PackAnswerChecks
 from packhorse.client.streams.blocks import decode_bins
@@ -89,14 +95,14 @@ class PackStream:
         self._checks = PackAnswerChecks(transport.target, options, self._held)
         self._unsent: dict[int, None] = {}  # own numbers that are not sent over the open call yet, ascending
         self._num_sent = 0
-        self._last_packed = -1  # the last own number that the service has ever taken
+        self._last_taken = -1  # the last own number that the service has ever taken
         self._has_versions = options.HasField("max_staleness") or options.separate_versions
         self._newest_version = 0  # that the trainer has given, of the policy or of a sequence
         self._newest_sent_version = 0  # over the open call
         self._num_evicted = 0
         self._ready: list[Bin] = []
-        self._evicted: list[int] = []
-        self._requests: queue.SimpleQueue[pb.PackStreamRequest | None] | None = None
+        self._evicted_ids: list[int] = []
+        self._requests: queue.SimpleQueue[pb.PackStreamRequest | None] | None = None  # None ends the open call
         self._responses: Iterator[pb.PackStreamResponse] | None = None
 
     @property
@@ -154,12 +160,14 @@ class PackStream:
             raise invalid("lengths", f"holds {len(new_lengths)} for {len(new_ids)} ids")
         if new_ids and not -(2**63) <= min(new_ids) <= max(new_ids) < 2**63:
             raise invalid("ids", "must be 64-bit integers")
+        self._check_policy_version(policy_version)
         new_versions = self._checked_versions(new_ids, versions, policy_version)
         self._attempts.begin()
         self._retrying(self._open)  # first, so that the service refuses wrong options before lengths are checked
-        rule = self._checked_rule(new_lengths)
-        numbers = range(self._num_sent, self._num_sent + len(new_ids))
+        rule = self._room_rule()
+        _check_lengths(new_lengths, rule)
         new_amounts = self._checked_amounts(amounts or {}, len(new_ids))
+        numbers = range(self._num_sent, self._num_sent + len(new_ids))
         new = NewSequences(new_ids, new_lengths, new_amounts, new_versions)
         if groups is None:
             sequences = one_by_one(new, self._num_sent)
@@ -171,10 +179,10 @@ class PackStream:
         self._unsent.update(dict.fromkeys(numbers))
         try:
             self._retrying(self._send_unsent)
-        except TransientError:
+        except TransientError:  # the sequences stay held, and the next call sends them
             raise
-        except PackhorseError:
-            for number in self._held.keys() & numbers:  # the server refused them: forget them
+        except PackhorseError:  # the server refused them: forget those that no bin holds yet
+            for number in self._held.keys() & numbers:
                 self._held.remove(number)
             raise
         return self._take_ready()
@@ -191,16 +199,17 @@ class PackStream:
             TransientError: no server answered before the deadline; nothing is lost, flush again.
         """
 
-        def exchange() -> None:
+        def flush_held() -> None:
             if self._held:
                 self._send_unsent()
                 self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush(policy_version=self._version_to_send)))
                 if self._held:
                     raise DamagedAnswerError(f"{self._transport.target} kept {len(self._held)} sequences at a flush")
 
-        self._newest_version = self._newest_with(self._checked_versions([], None, policy_version), policy_version)
+        self._check_policy_version(policy_version)
+        self._newest_version = self._newest_with([], policy_version)
         self._attempts.begin()
-        self._retrying(exchange)
+        self._retrying(flush_held)
         return self._take_ready()
 
     def close(self) -> None:
@@ -239,34 +248,42 @@ class PackStream:
         """Sends all unsent sequences, in messages that end between groups, and then the version if it is newer."""
         self._open()
         while self._unsent:
-            numbers: list[int] = []
-            for number in self._unsent:
-                if len(numbers) >= SEQUENCES_PER_MESSAGE and self._held.first_of_group(number) == number:
-                    break
-                numbers.append(number)
-            first = numbers[0]
-            groups = [self._held.first_of_group(number) - first for number in numbers]
-            sequences = pb.PackStreamSequences(
-                ids=numbers,
-                lengths=[self._held[number].length for number in numbers],
-                groups=[] if groups == [number - first for number in numbers] else groups,
-                amounts=[
-                    self._held[number].amounts[budget]
-                    for budget in range(len(self._options.budgets))
-                    for number in numbers
-                ],
-                versions=[self._held[number].version for number in numbers] if self._has_versions else [],
-                policy_version=self._version_to_send,
-            )
+            numbers = self._numbers_of_next_message()
             for number in numbers:  # before they arrive: if the call breaks, `_open` makes them unsent again
                 del self._unsent[number]
-            self._exchange(pb.PackStreamRequest(sequences=sequences))
-            if numbers[-1] > self._last_packed:  # progress; sequences that are only sent again do not count
-                self._last_packed = numbers[-1]
+            self._exchange(pb.PackStreamRequest(sequences=self._message_of(numbers)))
+            if numbers[-1] > self._last_taken:  # progress; sequences that are only sent again do not count
+                self._last_taken = numbers[-1]
                 self._attempts.succeeded()
         if self._newest_sent_version < self._newest_version:
-            sequences = pb.PackStreamSequences(policy_version=self._newest_version)
-            self._exchange(pb.PackStreamRequest(sequences=sequences))
+            only_version = pb.PackStreamSequences(policy_version=self._newest_version)
+            self._exchange(pb.PackStreamRequest(sequences=only_version))
+
+    def _numbers_of_next_message(self) -> list[int]:
+        """Returns the own numbers of the first unsent sequences; see SEQUENCES_PER_MESSAGE."""
+        numbers: list[int] = []
+        for number in self._unsent:
+            if len(numbers) >= SEQUENCES_PER_MESSAGE and self._held.first_of_group(number) == number:
+                break
+            numbers.append(number)
+        return numbers
+
+    def _message_of(self, numbers: list[int]) -> pb.PackStreamSequences:
+        """Returns the message of held sequences, given by their own numbers, under which the service knows them."""
+        sequences = [self._held[number] for number in numbers]
+        first = numbers[0]
+        groups = [self._held.first_of_group(number) - first for number in numbers]
+        is_ungrouped = groups == [number - first for number in numbers]
+        return pb.PackStreamSequences(
+            ids=numbers,
+            lengths=[sequence.length for sequence in sequences],
+            groups=[] if is_ungrouped else groups,
+            amounts=[  # of all sequences for the first budget, then for the next
+                sequence.amounts[budget] for budget in range(len(self._options.budgets)) for sequence in sequences
+            ],
+            versions=[sequence.version for sequence in sequences] if self._has_versions else [],
+            policy_version=self._version_to_send,
+        )
 
     def _exchange(self, request: pb.PackStreamRequest) -> None:
         """Sends a message, checks the response, and moves its bins to `_ready` and what is too old to `_evicted`."""
@@ -277,24 +294,24 @@ class PackStream:
         if response is None:
             raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
         block = decode_bins(response.bins, pb.ID_TYPE_INT64)
-        evicted = list(response.evicted)
+        evicted_numbers = list(response.evicted)
         self._checks.check_sequences(
             block,
-            evicted,
+            evicted_numbers,
             response.num_sequences_held,
             unsent=self._unsent.keys(),
             oldest_version=self._oldest_allowed_version,
         )
-        for number in evicted:  # before the bins are checked, because a group may lose only some of its sequences
-            self._evicted.append(self._held.remove(number))
-        self._num_evicted += len(evicted)
+        # Before the bins are checked, because a group may lose only some of its sequences.
+        self._evicted_ids += [self._held.remove(number) for number in evicted_numbers]
+        self._num_evicted += len(evicted_numbers)
         self._checks.check_bins(block, oldest_version=self._oldest_allowed_version)
-        if request.WhichOneof("payload") != "options":
+        if request.WhichOneof("payload") != "options":  # sequences and flushes come with the version, options without
             self._newest_sent_version = self._newest_version
         for numbers, lengths in block.bins():
             ids = [self._held.remove(number) for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))
-        if len(block) or evicted:
+        if len(block) or evicted_numbers:
             self._attempts.succeeded()
 
     @property
@@ -307,6 +324,15 @@ class PackStream:
         """The newest version, for a message; None for a stream without versions."""
         return self._newest_version if self._has_versions else None
 
+    def _check_policy_version(self, policy_version: int | None) -> None:
+        """Raises an InvalidRequestError if a given version is older than one before, or the stream has no versions."""
+        if policy_version is None:
+            return
+        if not self._has_versions:
+            raise _no_versions_error()
+        if policy_version < self._newest_version:
+            raise invalid("policy_version", f"{policy_version} goes back: the stream has seen {self._newest_version}")
+
     def _checked_versions(
         self, ids: list[int], versions: ArrayLike | Iterable[int] | None, policy_version: int | None
     ) -> list[int]:
@@ -315,27 +341,25 @@ class PackStream:
         Versions need unique ids, because evicted sequences come back by their id.
         """
         if not self._has_versions:
-            if versions is not None or policy_version is not None:
-                raise invalid("versions", "need a stream that uses them: give pack_stream max_staleness")
+            if versions is not None:
+                raise _no_versions_error()
             return [0] * len(ids)
         new_versions = [] if versions is None else integers("versions", versions)
         if len(new_versions) != len(ids):
             raise invalid(
                 "versions", f"holds {len(new_versions)} numbers for {len(ids)} ids of a stream with max_staleness"
             )
-        sent_ids = {sequence.id for sequence in self._held.values()}
+        held_ids = {sequence.id for sequence in self._held.values()}
         for sequence_id, version in zip(ids, new_versions, strict=True):
-            if sequence_id in sent_ids:
+            if sequence_id in held_ids:
                 raise invalid(
                     "ids", f"holds {sequence_id}, which is sent already: what is evicted comes back by its id"
                 )
-            sent_ids.add(sequence_id)
+            held_ids.add(sequence_id)
             if version < 0 or (policy_version is not None and version > policy_version):
                 raise invalid(
                     "versions", f"says {version} of sequence {sequence_id}, and must be in [0, policy_version]"
                 )
-        if policy_version is not None and policy_version < self._newest_version:
-            raise invalid("policy_version", f"{policy_version} goes back: the stream has seen {self._newest_version}")
         return new_versions
 
     def _newest_with(self, versions: list[int], policy_version: int | None) -> int:
@@ -362,29 +386,15 @@ class PackStream:
                 raise invalid("amounts", f"of {budget.name!r} must be in [0, {budget.cap}], its cap")
         return list(zip(*columns, strict=True)) if columns else [()] * num_sequences
 
-    def _checked_rule(self, lengths: list[int]) -> RoomRule:
-        """Returns the rule that computes rooms, after checking all lengths by it.
-
-        The service would check them message by message, when earlier messages are already packed.
-
-        Raises:
-            InvalidRequestError: a length does not fit a bin.
-        """
-        options = self._options
-        rule = RoomRule(options.max_seq_len, align=max(options.align, 1), extra_tokens=options.extra_tokens)
-        for length in set(lengths):
-            if not 1 <= length <= rule.longest:
-                raise invalid(
-                    "lengths",
-                    f"{length} is not in [1, {rule.longest}], which fits max_seq_len {rule.max_seq_len} with align "
-                    f"{rule.align} and extra_tokens {rule.extra_tokens}",
-                )
-        return rule
+    def _room_rule(self) -> RoomRule:
+        """Returns the rule that computes rooms from lengths."""
+        align = max(self._options.align, 1)  # 0 on the wire means 1: no alignment
+        return RoomRule(self._options.max_seq_len, align=align, extra_tokens=self._options.extra_tokens)
 
     def _take_ready(self) -> PackStreamBins:
         """Returns the bins that have come since the last call of this method, and what was evicted."""
-        ready = PackStreamBins(self._ready, self._evicted)
-        self._ready, self._evicted = [], []
+        ready = PackStreamBins(self._ready, self._evicted_ids)
+        self._ready, self._evicted_ids = [], []
         return ready
 
     def _retrying(self, attempt: Callable[[], None]) -> None:
@@ -394,3 +404,22 @@ class PackStream:
         except BaseException:  # the call is out of step: its response may still arrive, and nobody would read it
             self.close()
             raise
+
+
+def _check_lengths(lengths: list[int], rule: RoomRule) -> None:
+    """Raises an InvalidRequestError if a length does not fit a bin.
+
+    The service would check them message by message, when earlier messages are already packed.
+    """
+    for length in set(lengths):
+        if not 1 <= length <= rule.longest:
+            raise invalid(
+                "lengths",
+                f"{length} is not in [1, {rule.longest}], which fits max_seq_len {rule.max_seq_len} with align "
+                f"{rule.align} and extra_tokens {rule.extra_tokens}",
+            )
+
+
+def _no_versions_error() -> InvalidRequestError:
+    """Returns the error for a version that is given to a stream without versions."""
+    return invalid("versions", "need a stream that uses them: give pack_stream max_staleness")

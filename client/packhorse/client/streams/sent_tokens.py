@@ -102,15 +102,19 @@ class SentTokens(TokensFromServer):
         ends = (self._starts + self._sizes).tolist()
         return [self._values[start:end] for start, end in zip(self._starts.tolist(), ends, strict=True)]
 
-    def part(self, first: int, last: int) -> "SentTokens":
+    def entries(self, first: int, last: int) -> "SentTokens":
         """Returns the entries [first, last), as views."""
-        part = slice(first, last)
+        chosen = slice(first, last)
         return SentTokens(
-            self._values, self._starts[part], self._sizes[part], self._first_tokens[part], self._whole_sizes[part]
+            self._values,
+            starts=self._starts[chosen],
+            sizes=self._sizes[chosen],
+            first_tokens=self._first_tokens[chosen],
+            whole_sizes=self._whole_sizes[chosen],
         )
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the lengths of the entries' whole sequences: int64 [S]."""
+        """Returns the lengths of the entries' whole sequences: int64 [S]. `ids` are ignored, as in `gather_from`."""
         return self._whole_sizes
 
     def gather_from(
@@ -123,8 +127,10 @@ class SentTokens(TokensFromServer):
     ) -> Gather:
         """Returns a function that writes the values of entries [first, last); see `TokenSource.gather_from`.
 
-        `ids` are ignored: the caller must ask for all entries of the block, in their order.
+        `ids` are ignored: the caller must ask for all entries of the block, in their order. So is `truncate`: an entry
+        may always have more values than are asked for.
         """
+        # [S]: how many of an entry's values come before those that are asked for.
         offsets = (0 if first_tokens is None else first_tokens) - self._first_tokens
         if len(lengths) != len(self) or (offsets < 0).any() or (offsets + lengths > self._sizes).any():
             raise DamagedAnswerError("the tokens that came with the bins are fewer than their rooms hold")
@@ -138,8 +144,8 @@ class SentTokens(TokensFromServer):
             if is_end_to_end:
                 values = self._values[begins[first] : ends[last - 1]]
             else:
-                parts = zip(begins[first:last].tolist(), ends[first:last].tolist(), strict=True)
-                values = np.concatenate([self._values[begin:end] for begin, end in parts])
+                ranges = zip(begins[first:last].tolist(), ends[first:last].tolist(), strict=True)
+                values = np.concatenate([self._values[begin:end] for begin, end in ranges])
             write_end_to_end(values, lengths[first:last], out, out_starts)
 
         return gather
@@ -156,15 +162,16 @@ def tokens_of_answer(answer: pb.StreamBlock | pb.GetBinsResponse, *, is_wanted: 
     return answer.tokens if is_wanted else None
 
 
-def joined_tokens(parts: "list[SentTokens]") -> SentTokens:
+def joined_tokens(blocks: list[SentTokens]) -> SentTokens:
     """Lays the entries of several blocks end to end."""
-    num_before = np.cumsum([0, *(len(part._values) for part in parts)])
+    num_values = np.array([len(block._values) for block in blocks])
+    num_before = np.cumsum(num_values) - num_values  # [10, 20, 5] values -> [0, 10, 30] before those of each block
     return SentTokens(
-        np.concatenate([part._values for part in parts]),
-        np.concatenate([part._starts + before for part, before in zip(parts, num_before, strict=False)]),
-        np.concatenate([part._sizes for part in parts]),
-        np.concatenate([part._first_tokens for part in parts]),
-        np.concatenate([part._whole_sizes for part in parts]),
+        np.concatenate([block._values for block in blocks]),
+        starts=np.concatenate([block._starts + before for block, before in zip(blocks, num_before, strict=True)]),
+        sizes=np.concatenate([block._sizes for block in blocks]),
+        first_tokens=np.concatenate([block._first_tokens for block in blocks]),
+        whole_sizes=np.concatenate([block._whole_sizes for block in blocks]),
     )
 
 
@@ -189,23 +196,23 @@ def decode_tokens(
         raise DamagedAnswerError(f"the tokens have {message.token_bytes} bytes each, which this client does not know")
     sizes = lengths.astype(np.int64)
     whole_sizes = sizes
-    if message.sizes or message.whole_sizes:
+    if message.sizes or message.whole_sizes:  # else each entry is a whole sequence that fills its room
         sizes = np.frombuffer(message.sizes, "<u4").astype(np.int64)
         whole_sizes = np.frombuffer(message.whole_sizes, "<i8").astype(np.int64, copy=False)
-    ends = np.cumsum(sizes)
-    num_tokens = int(ends[-1]) if len(ends) else 0
+    num_tokens = int(sizes.sum())
+    mask_bytes = -(-num_tokens // 8)  # a bit for each token, rounded up
     if (
         len(sizes) != len(lengths)
         or len(whole_sizes) != len(lengths)
         or len(message.tokens) != num_tokens * dtype.itemsize
-        or len(message.loss_mask) not in (0, -(-num_tokens // 8))
+        or len(message.loss_mask) not in (0, mask_bytes)
     ):
         raise DamagedAnswerError("the tokens do not fit the bins that they came with")
-    if message.has_prefixes:  # each entry comes with its prefix, so its values begin at token 0
-        first_tokens = None
-    firsts = np.zeros_like(sizes) if first_tokens is None else first_tokens
-    tokens = SentTokens(np.frombuffer(message.tokens, dtype), ends - sizes, sizes, firsts, whole_sizes)
+    if first_tokens is None or message.has_prefixes:  # with its prefix, an entry's values begin at token 0
+        first_tokens = np.zeros_like(sizes)
+    starts = np.cumsum(sizes) - sizes
+    tokens = SentTokens(np.frombuffer(message.tokens, dtype), starts, sizes, first_tokens, whole_sizes)
     if not message.loss_mask:
         return tokens, None
     bits = np.unpackbits(np.frombuffer(message.loss_mask, np.uint8), count=num_tokens, bitorder="little")
-    return tokens, SentTokens(bits, ends - sizes, sizes, firsts, whole_sizes)
+    return tokens, SentTokens(bits, starts, sizes, first_tokens, whole_sizes)

@@ -52,7 +52,8 @@ class BinStream:
         topology: the topology of the request. The attribute `topology` is this one until the stream is open, and then
             the epoch's own (`Topology.of_epoch`).
         retry: the delays and deadlines.
-        one_dataset: is bound to the header's digest; None if the request has an `expected_digest`.
+        one_dataset: the digests that the client is bound to, compared with each header's; None if the request has an
+            `expected_digest`, which the server compares.
     """
 
     def __init__(
@@ -157,13 +158,15 @@ class BinStream:
             raise DamagedAnswerError("the stream's header does not match its checksum: bytes changed on the way")
         if self._one_dataset is not None:
             self._one_dataset.bind(self._request.dataset, first.header.digest, may_change=bool(first.header.components))
-        if self._header is None:
+        if (
+            self._header is None
+        ):  # only once: from then on its batch schedule counts positions of the epoch, not of the run
             self.topology = self.topology.of_epoch(
                 self._request.epoch, num_bins=first.header.num_bins, max_seq_len=first.header.max_seq_len
             )
         self._header_message, self._header = first.header, StreamHeader.from_proto(first.header)
         self._request.expected_digest = first.header.digest
-        self._templates = ReceivedTemplates()
+        self._templates = ReceivedTemplates()  # the server defines them again in each call
         if self._request.first_step:
             _LOG.info("streaming %s from step %d", self._request.dataset, self._request.first_step)
 
@@ -186,6 +189,7 @@ class BinStream:
         header = self._header_message
         assert header is not None
         topology = self.topology
+        stride = topology.step_stride
         decoded = decode_bins(
             block.bins,
             header.id_type,
@@ -193,28 +197,40 @@ class BinStream:
             positions=lambda num_bins: stream_positions(topology, self._request.rank, block.first_step, num_bins),
             context=block_context(header.checksum, block),
             tokens=tokens_of_answer(block, is_wanted=self._request.with_tokens),
-            steps=range(
-                block.first_step, block.first_step + block.num_steps * topology.step_stride, topology.step_stride
-            ),
+            steps=range(block.first_step, block.first_step + block.num_steps * stride, stride),
         )
-        steps = decoded.steps
+        self._check_steps(decoded, header.num_steps, first_step=block.first_step, num_steps_sent=block.num_steps)
+        return decoded
+
+    def _check_steps(self, block: BinBlock, num_steps: int, *, first_step: int, num_steps_sent: int) -> None:
+        """Raises a DamagedAnswerError unless a block holds this worker's next steps, with all their bins.
+
+        Args:
+            block: the decoded block.
+            num_steps: the steps of the epoch.
+            first_step: the block's first step, as it was sent.
+            num_steps_sent: the number of the block's steps, as it was sent.
+        """
+        steps = block.steps
         if (
-            block.first_step != self._next_step()
+            first_step != self._next_step()
             or not steps
-            or steps[-1] >= header.num_steps
-            or len(decoded) != topology.num_rank_bins(steps)
+            or steps[-1] >= num_steps
+            or len(block) != self.topology.num_rank_bins(steps)
         ):
             raise DamagedAnswerError(
-                f"{self._transport.target} sent {len(decoded)} bins for {block.num_steps} steps from "
-                f"{block.first_step}; step {self._next_step()} of {header.num_steps} comes next"
+                f"{self._transport.target} sent {len(block)} bins for {num_steps_sent} steps from {first_step}; step "
+                f"{self._next_step()} of {num_steps} comes next"
             )
-        # Only bins that were added to the last step may be empty; a balance may move them within its optimizer step.
-        if not len(decoded.ids) and steps[0] < header.num_steps - topology.steps_per_optimizer_step:
+        # If too few sequences are left for the epoch's last step, the remainder policy adds empty bins to it, and this
+        # rank may get nothing else. A balance deals them out over the whole last optimizer step, which has at most
+        # steps_per_optimizer_step steps. Every bin before it holds a sequence.
+        first_that_may_be_empty = num_steps - self.topology.steps_per_optimizer_step
+        if not len(block.ids) and steps[0] < first_that_may_be_empty:
             raise DamagedAnswerError(
-                f"{self._transport.target} sent no sequence for steps {steps[0]} to {steps[-1]} of {header.num_steps}, "
+                f"{self._transport.target} sent no sequence for steps {steps[0]} to {steps[-1]} of {num_steps}, "
                 "and only the last may be empty"
             )
-        return decoded
 
     def _has_answered(self) -> bool:
         """Whether the service has answered before: this process, or the process that wrote the cursor.

@@ -14,6 +14,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -28,8 +29,8 @@ EXEMPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
 
 _DEFAULT_PORT = 80
 """The port of a proxy whose URL names none."""
-_TEMPORARY = (408, 429)
-"""HTTP statuses of a proxy that are temporary: timeout, too many requests. Others from 400 to 499 are final."""
+_TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+"""HTTP statuses of a proxy that are temporary. Others from 400 to 499 are final."""
 _STATUS = re.compile(r"(?:response code|Tunnel connection failed:) (\d{3})")
 """How gRPC and `http.client` report a proxy's answer to CONNECT."""
 
@@ -78,13 +79,14 @@ class Proxy:
         """
         way = f"the connection goes through the proxy {self}"
         direct = f"if the server can be reached without it, add {host.rpartition(':')[0] or host} to no_proxy"
-        status = _STATUS.search(text)
-        if status is None or not 400 <= int(status[1]) < 500 or int(status[1]) in _TEMPORARY:
+        found = _STATUS.search(text)
+        status = None if found is None else int(found[1])
+        if status is None or not 400 <= status < 500 or status in _TEMPORARY:
             return ServerUnavailableError(f"{text}; {way}: {direct}")
         why = "refuses"
-        if status[1] == "407":
+        if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
             why = f"wants a user and a password ({self.variable}=http://USER:PASSWORD@HOST:PORT)"
-        return AccessDeniedError(f"{host}: {way}, which {why} (HTTP status {status[1]}): {direct}", {"cause": "proxy"})
+        return AccessDeniedError(f"{host}: {way}, which {why} (HTTP status {status}): {direct}", {"cause": "proxy"})
 
 
 def proxy_for(name: str, port: str = "") -> Proxy | None:
@@ -97,7 +99,7 @@ def proxy_for(name: str, port: str = "") -> Proxy | None:
         name: the host's name or IP address, IPv6 with or without brackets.
         port: the server's port; "" if it is not known.
     """
-    proxy = _proxy()
+    proxy = _proxy_of_environment()
     name = name.strip("[]").rstrip(".").lower()
     if proxy is None or not name or _is_this_machine(name):
         return None
@@ -111,7 +113,7 @@ def connect(host: str, port: int, seconds: float, proxy: Proxy | None = None) ->
     return socket.create_connection((host, port), seconds) if proxy is None else proxy.connect(host, port, seconds)
 
 
-def _proxy() -> Proxy | None:
+def _proxy_of_environment() -> Proxy | None:
     """Returns the proxy that the environment names; None without one, or if gRPC cannot use its URL."""
     variable = next((name for name in VARIABLES if name in os.environ), None)
     if variable is None or not os.environ[variable]:
@@ -150,21 +152,23 @@ def _exempted() -> Iterator[str]:
 def _matches(entry: str, name: str, port: str) -> bool:
     """Whether an entry of `no_proxy` covers a host; see `proxy_for` for what an entry may be."""
     host, colon, port_of_entry = entry.rpartition(":")
-    if colon and port_of_entry.isdecimal() and (host.endswith("]") or ":" not in host):
+    is_ipv6_address = ":" in host and not host.endswith("]")  # without brackets, so it ends in no port
+    if colon and port_of_entry.isdecimal() and not is_ipv6_address:
         if port_of_entry != port:
             return False
         entry = host
     entry = entry.strip("[]")
     address = _address(name)
-    if address is not None:
-        try:
-            return address in ipaddress.ip_network(entry, strict=False)
-        except ValueError:  # the entry is a name; only "*" covers an address
-            return not entry.strip("*")
-    return name.endswith(entry.removeprefix("*"))
+    if address is None:
+        return name.endswith(entry.removeprefix("*"))  # of "*" nothing is left, and every name ends so
+    try:
+        return address in ipaddress.ip_network(entry, strict=False)
+    except ValueError:  # the entry is the end of a name, which covers no address, or "*"
+        return not entry.strip("*")
 
 
 def _is_this_machine(name: str) -> bool:
+    """Whether a host is this machine, which needs no proxy."""
     address = _address(name)
     if address is None:  # a name
         return name == "localhost" or name.endswith(".localhost")

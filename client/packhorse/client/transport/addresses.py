@@ -28,7 +28,7 @@ _LEFT_TO_GRPC = ("unix:", "unix-abstract:", "vsock:", "xds:", "dns://")
 """How targets begin that only gRPC understands."""
 
 _HOST_AND_PORT = re.compile(r"(?:dns:(?:///)?|ipv[46]:)?(?P<host>\[[^\]\s]+\]|[^\s/:,\[\]]+):(?P<port>\d{1,5})")
-"""An entry of a target."""
+"""An entry of a target: `trainer-7:50051`, `[::1]:50051`, `dns:///trainer-7:50051`, `ipv4:10.0.0.7:50051`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,22 @@ def addresses_of(host: str) -> list[Address]:
     A host that is reached through a proxy is one address, because the proxy looks it up. It is reached directly if
     `no_proxy` lists its name, or if each of its IP addresses is listed or belongs to this machine.
     """
-    _, _, name_and_port = host.removeprefix("dns:").rpartition("/")
-    name, _, port = name_and_port.rpartition(":")
-    if host.startswith(_LEFT_TO_GRPC):
-        return [Address(host, proxy=proxy_for(name, port) if host.startswith("dns:") else None)]
+    is_left_to_grpc = host.startswith(_LEFT_TO_GRPC)
+    if is_left_to_grpc and not host.startswith("dns://"):
+        return [Address(host)]
+    name, _, port = host.rpartition("/")[2].rpartition(":")  # host:port, or dns://nameserver/host:port
     proxy = proxy_for(name, port)
+    if is_left_to_grpc:
+        return [Address(host, proxy=proxy)]
     if _is_literal(name):
         return [Address(host, proxy=proxy)]
     ips = _looked_up(name)
     if ips and all(proxy_for(ip, port) is None for ip in ips):
         proxy = None
-    if proxy is not None or len(ips) < 2:
+    if proxy is not None:
         return [Address(host, proxy=proxy)]
+    if len(ips) < 2:
+        return [Address(host)]
     return [Address(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}", authority=host) for ip in ips]
 
 
@@ -105,7 +109,7 @@ def as_one_address(host: str) -> Address:
     """Returns a host as one address; gRPC looks its name up and tries every IP address."""
     name, _, port = host.rpartition(":")
     if proxy_for(name, port) is None:
-        return Address(host)
+        return Address(host)  # without a look-up, which may take seconds
     return Address(host, proxy=addresses_of(host)[0].proxy)  # none if `no_proxy` lists the IP addresses of the name
 
 
@@ -143,7 +147,7 @@ def _looked_up(name: str) -> list[str]:
     """Returns a name's IP addresses, only IPv4 or only IPv6, as this machine prefers; none after `LOOKUP_SECONDS`."""
     answers: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
-    def look_up() -> None:  # getaddrinfo knows no timeout
+    def look_up() -> None:  # in a thread of its own, because getaddrinfo knows no timeout
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):

@@ -35,21 +35,21 @@ class Credentials:
     def __init__(
         self, access: Access, hosts: Sequence[str], credentials: grpc.ChannelCredentials | None = None
     ) -> None:
-        is_unix = all(host.startswith(("unix:", "unix-abstract:")) for host in hosts)
+        is_unix = all(host.startswith(("unix:", "unix-abstract:")) for host in hosts)  # such calls stay on this machine
         self.access = access
         self.uses_tls = credentials is None and access.ca is not None and not is_unix
         self._given_credentials = credentials
         _check_certificates(access, credentials)
         if self.uses_tls:
             self.channel_credentials()  # raises an error for a file that cannot be used
-        self._token = self._read_token()
+        self._token = self._read_token()  # the last one that could be read
         is_plain_text = credentials is None and not self.uses_tls
         if self._token is not None and is_plain_text and not access.insecure:
             _refuse_other_machines(hosts)
 
     @property
     def are_of_grpc(self) -> bool:
-        """Whether gRPC's own credentials were given, instead of files of certificates."""
+        """Whether the caller gave gRPC's own credentials, instead of files of certificates."""
         return self._given_credentials is not None
 
     @property
@@ -73,7 +73,7 @@ class Credentials:
         """Returns a new channel; it connects when it is used."""
         if address.authority is not None:
             options = [*options, ("grpc.default_authority", address.authority)]
-        if address.proxy is None:
+        if address.proxy is None:  # gRPC itself would take one from the environment; see `_proxies`
             options = [*options, ("grpc.enable_http_proxy", 0)]
         else:
             options = [*options, ("grpc.http_proxy", address.proxy.url)]
@@ -98,10 +98,11 @@ def _check_certificates(access: Access, credentials: grpc.ChannelCredentials | N
     """Raises a ValueError if certificates are given twice, or only a part of what they need."""
     if credentials is not None and (files := [name for name in ("ca", "cert", "key") if name in access.given]):
         raise ValueError(f"credentials and {files[0]} are both given; give one of them")
-    if access.ca is None and (access.cert is not None or access.key is not None) and credentials is None:
+    has_cert, has_key = access.cert is not None, access.key is not None
+    if credentials is None and access.ca is None and (has_cert or has_key):
         raise ValueError("cert and key need ca: there is no TLS without the CA of the server's certificate")
-    if (access.cert is None) != (access.key is None):
-        given, missing = ("key", "cert") if access.cert is None else ("cert", "key")
+    if has_cert != has_key:
+        given, missing = ("cert", "key") if has_cert else ("key", "cert")
         raise ValueError(f"{given} needs {missing}: a certificate and its private key belong together")
 
 

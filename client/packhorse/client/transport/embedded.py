@@ -25,11 +25,12 @@ _Response = TypeVar("_Response")
 PREFIX = "embedded:"
 """How the target of a folder begins."""
 
-_CHECKED = SharedSet()
+_CHECKED_FOLDERS = SharedSet()
 """Folders whose files matched their checksums, with the files' stamps, so that workers need not check every epoch."""
 
-_MOST_PLANS = 8
-_PLANNED: "BoundedCache[object, MemoryCatalog]" = BoundedCache(_MOST_PLANS)
+_MOST_CATALOGS = 8
+"""How many different `MemoryDatasets` this process remembers the plans of."""
+_CATALOGS: "BoundedCache[object, MemoryCatalog]" = BoundedCache(_MOST_CATALOGS)
 """The last plans of `MemoryDatasets`: a client is made for each epoch, and forked workers use their parent's plans."""
 
 
@@ -39,11 +40,11 @@ class _InThisProcess:
     Args:
         target: the target that `connect` was given.
         methods: an object with some of the service's methods, under the names of `Method`: the server's Backend, or a
-            module.
+            module of functions.
         server_error: the exception that the methods raise; it becomes the client's exception of the same reason.
     """
 
-    has_answered = True
+    has_answered = True  # always there: a client of this process never waits for a server
 
     def __init__(self, target: str, methods: object, server_error: "type[ServiceError]") -> None:
         self.target = target
@@ -55,7 +56,7 @@ class _InThisProcess:
     ) -> _Response:
         """Returns the one answer to a request."""
         with self._client_errors():
-            answer: _Response = self._function(method)(request)
+            answer: _Response = self._function_of(method)(request)
             return answer
 
     def stream(
@@ -63,13 +64,16 @@ class _InThisProcess:
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests."""
         with self._client_errors():
-            yield from self._function(method)(request)
+            yield from self._function_of(method)(request)
 
     def close(self) -> None:
         """Does nothing: there are no connections."""
 
-    def _function(self, method: Method[Any, Any]) -> Any:
-        """Returns the object's function for a method; a NotImplementedByServerError if it has none."""
+    def _function_of(self, method: Method[Any, Any]) -> Any:
+        """Returns the object's function for a method; a NotImplementedByServerError if it has none.
+
+        Only `EmbeddedPlanner` lacks some: those of a dataset.
+        """
         try:
             return getattr(self._methods, method.name)
         except AttributeError:
@@ -111,12 +115,12 @@ class EmbeddedTransport(_InThisProcess):
         if target == PREFIX:
             raise PackhorseError("embedded: names no folder; give embedded:DIR, e.g. embedded:datasets")
         try:
-            datasets = Mixtures(LazyCatalog(target.removeprefix(PREFIX), _CHECKED))
-            self._backend = Backend(datasets, corpora=Corpora(of_manifests=True))
+            catalog = LazyCatalog(root=target.removeprefix(PREFIX), checked=_CHECKED_FOLDERS)
+            self._backend = Backend(Mixtures(catalog), corpora=Corpora(of_manifests=True))
         except ValueError as error:
             raise PackhorseError(str(error)) from None
-        kernels.begin(at_once=False)
-        super().__init__(target, self._backend, ServiceError)
+        kernels.begin(at_once=False)  # each compiled loop is loaded by the first request that needs it
+        super().__init__(target, methods=self._backend, server_error=ServiceError)
 
 
 class MemoryTransport(_InThisProcess):
@@ -137,9 +141,10 @@ class MemoryTransport(_InThisProcess):
             raise PackhorseError(
                 f"MemoryDatasets need {error.name}; install packhorse[server] beside the client"
             ) from None
-        catalog = _PLANNED.get(datasets.key, lambda: MemoryCatalog(datasets.lengths, datasets.options))
-        kernels.begin(at_once=False)
-        super().__init__("memory:" + ",".join(datasets.lengths), Backend(catalog), ServiceError)
+        catalog = _CATALOGS.get(datasets.key, lambda: MemoryCatalog(datasets.lengths, datasets.options))
+        kernels.begin(at_once=False)  # each compiled loop is loaded by the first request that needs it
+        target = "memory:" + ",".join(datasets.lengths)  # the names of the datasets
+        super().__init__(target, methods=Backend(catalog), server_error=ServiceError)
 
 
 class EmbeddedPlanner(_InThisProcess):
@@ -154,4 +159,4 @@ class EmbeddedPlanner(_InThisProcess):
                 f"packing in this process needs {error.name}: pass client=connect(…), or install packhorse[server] "
                 "beside the client"
             ) from None
-        super().__init__(PREFIX, pack, ServiceError)
+        super().__init__(PREFIX, methods=pack, server_error=ServiceError)

@@ -154,14 +154,16 @@ class GrpcTransport:
         """
         is_iterator = isinstance(request, Iterator)
 
+        most_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
+
         def next_seconds() -> float:
-            return min(
-                PACK_SECONDS if is_iterator else STALL_SECONDS, max(seconds_left() / 2, SHORTEST_ATTEMPT_SECONDS)
-            )
+            """Returns the time for a later message: half of what is left, so that there is time for another attempt."""
+            return min(most_seconds, max(seconds_left() / 2, SHORTEST_ATTEMPT_SECONDS))
 
         def open_stream(replica: Replica, seconds: float) -> tuple[_Response | None, Generator[_Response]]:
+            """Returns the first message of a replica's stream, None if it has none, and the iterator of the others."""
             call = replica.stream(method, request, metadata=self._credentials.metadata)
-            messages = self._messages(replica, call, method.parse, seconds, next_seconds)
+            messages = self._messages(replica, call, method.parse, first_seconds=seconds, next_seconds=next_seconds)
             return next(messages, None), messages
 
         first_message, messages = self._first_answer(
@@ -194,7 +196,7 @@ class GrpcTransport:
 
         Args:
             ask: function that asks a replica, within the seconds that are its second argument.
-            timeout_seconds: the time for all replicas together, which they share equally.
+            timeout_seconds: the time for all replicas together: each gets an equal share of what is left.
             most_seconds: the most time for one replica.
             most_replicas: the most replicas to ask; None for all.
 
@@ -206,17 +208,14 @@ class GrpcTransport:
         refusal: PackhorseError | None = None
         transient: TransientError | None = None
         replicas = self._replicas_in_order()[:most_replicas]
-        for number, replica in enumerate(replicas):
-            share = max(end - time.monotonic(), _LEAST_SECONDS) / (len(replicas) - number)
+        for num_asked, replica in enumerate(replicas):
+            share = max(end - time.monotonic(), _LEAST_SECONDS) / (len(replicas) - num_asked)
             try:
                 answer = self._ask_until_same_version(ask, replica, min(share, most_seconds))
-            except PackhorseError as failure:
-                if isinstance(failure, TransientError):
-                    transient = failure
-                elif isinstance(failure, _MAY_WORK_ELSEWHERE):
-                    refusal = refusal or failure
-                else:
-                    raise
+            except TransientError as failure:
+                transient = failure
+            except _MAY_WORK_ELSEWHERE as failure:
+                refusal = refusal or failure
             else:
                 self._record_answer(replica)
                 return answer
@@ -250,6 +249,7 @@ class GrpcTransport:
         replica: Replica,
         call: Any,
         parse: Callable[[bytes], _Response],
+        *,
         first_seconds: float,
         next_seconds: Callable[[], float],
     ) -> Generator[_Response]:
@@ -263,8 +263,8 @@ class GrpcTransport:
             while (data := next_message(call, seconds)) is not None:
                 yield parse(data)
                 seconds = next_seconds()
-        except GeneratorExit:
-            raise  # first, because at the end of the process the names in the next lines may be gone
+        except GeneratorExit:  # before the other clauses, whose names may be gone at the end of the process
+            raise
         except DecodeError:
             raise DamagedAnswerError(f"a message of {replica.name} cannot be read: bytes changed on the way") from None
         except (grpc.RpcError, NoMessageError) as error:
@@ -275,29 +275,30 @@ class GrpcTransport:
                 self._calls.discard(call)
 
     def _replicas_in_order(self) -> list[Replica]:
-        """Returns all replicas in random order, but those that failed in the last AVOID_SECONDS at the end.
-
-        Forgets the replicas of a parent process after a fork, and looks the hosts' names up again after a failure.
-        """
-        if self._pid != os.getpid():
+        """Returns all replicas in random order, but those that failed in the last AVOID_SECONDS at the end."""
+        if self._pid != os.getpid():  # a fork: the replicas and calls are those of the parent process
             self._replicas, self._calls, self._is_looked_up = {}, set(), False
             self._pid = os.getpid()
         if not _ANCHORS:
             keep_freed_memory()
             _ANCHORS.append(grpc.insecure_channel("127.0.0.1:1"))  # connects to nothing until it is used
         if not self._is_looked_up:
-            addresses = [address for host in self._hosts for address in addresses_of(host)]
-            known = self._replicas
-            self._replicas = {
-                address: known.get(address) or Replica(address, self._credentials) for address in addresses
-            }
-            self._is_looked_up = True
+            self._look_up_replicas()
         replicas = list(self._replicas.values())
         _RANDOM.shuffle(replicas)
-        long_ago = time.monotonic() - AVOID_SECONDS
-        return sorted(replicas, key=lambda replica: replica.failed_at if replica.failed_at > long_ago else -math.inf)
+        avoid_since = time.monotonic() - AVOID_SECONDS
+        # A stable sort, which leaves those that may be asked in their random order.
+        return sorted(replicas, key=lambda each: each.failed_at if each.failed_at > avoid_since else -math.inf)
+
+    def _look_up_replicas(self) -> None:
+        """Looks the hosts' names up, and keeps the replicas that are known by their addresses."""
+        addresses = [address for host in self._hosts for address in addresses_of(host)]
+        known = self._replicas
+        self._replicas = {address: known.get(address) or Replica(address, self._credentials) for address in addresses}
+        self._is_looked_up = True
 
     def _record_answer(self, replica: Replica) -> None:
+        """Records that a replica has answered: it is no longer avoided, and its target exists."""
         replica.failed_at = -math.inf
         replica.has_answered = True
         _ANSWERED.add(self.target)

@@ -38,7 +38,7 @@ def refusal_of(endpoint: Endpoint, access: Access, *, uses_tls: bool) -> AccessD
     """
     try:
         if not uses_tls:
-            return _refusal_by_tls(endpoint)
+            return _refusal_of_plain_text(endpoint)
         for _ in range(_HANDSHAKES):
             if not _closes_at_once(endpoint, access):
                 return None
@@ -75,35 +75,43 @@ def _closes_at_once(endpoint: Endpoint, access: Access) -> bool:
 
 
 def _secure_connection(endpoint: Endpoint, access: Access) -> ssl.SSLSocket:
-    """Returns a connection after a handshake as strict as gRPC's; an AccessDeniedError if one end refuses."""
+    """Returns a connection after a handshake as strict as gRPC's; an AccessDeniedError if one end refuses.
+
+    The files of `access` are read again, and it must have a `ca`.
+    """
     context = ssl.create_default_context(cafile=str(access.ca))
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC is not strict either
-    context.hostname_checks_common_name = False
+    context.hostname_checks_common_name = False  # nor does it look at the subject's common name
     context.set_alpn_protocols(["h2"])
     if access.cert is not None and access.key is not None:
         try:
-            context.load_cert_chain(access.cert, access.key, password="")
+            context.load_cert_chain(access.cert, access.key, password="")  # else OpenSSL would ask at the terminal
         except (ssl.SSLError, ValueError) as error:
             raise _denied("client-certificate", f"cert and key do not belong together: {error}") from None
+    server = f"{endpoint.server_name}:{endpoint.port}"
     plain = connect(endpoint.host, endpoint.port, _WAIT_SECONDS, endpoint.proxy)
     try:
         return context.wrap_socket(plain, server_hostname=endpoint.server_name)
     except ssl.SSLCertVerificationError as error:
-        cause = "server-certificate"
-        why = f"shows a certificate that {access.ca} does not vouch for: {error.verify_message}"
+        raise _denied(
+            "server-certificate",
+            f"{server} shows a certificate that {access.ca} does not vouch for: {error.verify_message}",
+        ) from None
     except ssl.SSLError as error:
         reason = error.reason or ""
         if "ALERT" in reason:
             raise _denied("client-certificate", _why_refused(endpoint, access)) from None
         if reason not in _NO_TLS:
             raise
-        cause, why = "plain-text", "speaks plain text, and ca asks for TLS: give the server tls_cert, or leave ca out"
+        raise _denied(
+            "plain-text",
+            f"{server} speaks plain text, and ca asks for TLS: give the server tls_cert, or leave ca out",
+        ) from None
     finally:
         plain.close()  # has no effect on a wrapped connection, which has taken the socket over
-    raise _denied(cause, f"{endpoint.server_name}:{endpoint.port} {why}")
 
 
-def _refusal_by_tls(endpoint: Endpoint) -> AccessDeniedError | None:
+def _refusal_of_plain_text(endpoint: Endpoint) -> AccessDeniedError:
     """Returns the error for a client of plain text whose server answers a TLS handshake; else raises an OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -133,4 +141,5 @@ def _why_refused(endpoint: Endpoint, access: Access) -> str:
 
 
 def _denied(cause: str, message: str) -> AccessDeniedError:
+    """Returns the exception for a refused connection; programs tell the causes apart by the word `cause`."""
     return AccessDeniedError(message, {"cause": cause})

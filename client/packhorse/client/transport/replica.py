@@ -47,23 +47,28 @@ _OPTIONS = (
 )
 
 _TOO_MANY_PINGS = "too many pings"
-"""The beginning of gRPC's text, in small letters, if the other side ended a connection because of its pings."""
+"""How gRPC's text begins, in small letters, if the other side ended a connection because of its pings."""
 
 _FEW_PINGS = SharedSet()
 """Replicas that ended a connection because of its pings, e.g. because a proxy with gRPC's defaults is on the way."""
 
 
 class Replica:
-    """One address of the service, the channel to it, and when it last failed."""
+    """One address of the service, the channel to it, and when it last failed.
+
+    Args:
+        address: where the replica listens.
+        credentials: what a channel needs.
+    """
 
     def __init__(self, address: Address, credentials: Credentials) -> None:
         self.name = address.target
-        self.failed_at = -math.inf
+        self.failed_at = -math.inf  # by the monotonic clock, as `grpc_channels` records it
         self.is_closed = False
-        self.has_answered = False
+        self.has_answered = False  # as `grpc_channels` records it
         self._address = address
         self._credentials = credentials
-        self._handshake_at = -math.inf
+        self._handshake_at = -math.inf  # when `refusal` last tried a handshake
         self._channel: grpc.Channel | None = None
         # (kind, method) → the channel's callable, the stub: making one takes as long as calling it.
         self._stubs: dict[tuple[str, str], Any] = {}
@@ -109,8 +114,14 @@ class Replica:
         """Returns why no connection opens, if TLS is the cause; else None. At most one handshake in AVOID_SECONDS."""
         if self._credentials.are_of_grpc:  # their certificates cannot be read
             return None
-        uses_tls, endpoint, now = self._credentials.uses_tls, endpoint_of(self._address), time.monotonic()
-        if endpoint is None or now - self._handshake_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
+        endpoint = endpoint_of(self._address)
+        if endpoint is None:  # e.g. a unix socket
+            return None
+        uses_tls = self._credentials.uses_tls
+        if self.has_answered and not uses_tls:  # plain text was right
+            return None
+        now = time.monotonic()
+        if now - self._handshake_at < AVOID_SECONDS:
             return None
         self._handshake_at = now
         return refusal_of(endpoint, self._credentials.access, uses_tls=uses_tls)
@@ -118,12 +129,12 @@ class Replica:
     def failure(self, error: grpc.RpcError | NoMessageError) -> PackhorseError:
         """Returns the client's exception for an error of a call; it names the proxy, if there is one."""
         proxy = self._address.proxy
-        if isinstance(error, grpc.RpcError):
-            if isinstance(error, grpc.Call) and (error.details() or "").lower().startswith(_TOO_MANY_PINGS):
-                _FEW_PINGS.add(self.name)
-            return exception_of(error, self.name, proxy)
-        text = f"{self.name}: {error}"
-        return ServerUnavailableError(text) if proxy is None else proxy.failure(self.name, text)
+        if isinstance(error, NoMessageError):
+            text = f"{self.name}: {error}"
+            return ServerUnavailableError(text) if proxy is None else proxy.failure(self.name, text)
+        if isinstance(error, grpc.Call) and (error.details() or "").lower().startswith(_TOO_MANY_PINGS):
+            _FEW_PINGS.add(self.name)  # for the next channel
+        return exception_of(error, self.name, proxy)
 
     def close(self) -> None:
         """Closes the channel; calls that are waiting fail."""

@@ -1,6 +1,6 @@
 """Requests to the service: protobuf messages from Python arguments.
 
-A value that its field cannot hold is refused here, with the field's name. Leaves ranges of values to the service, which
+A value that its field cannot hold is refused here, with the field's name. Leaves other ranges to the service, which
 raises the same exception; the methods and a transport's interface to `methods`; and answers to `locations`,
 `client/_packing_answer` and `streams/blocks`.
 """
@@ -23,6 +23,7 @@ Resources: TypeAlias = "Mapping[str, tuple[ArrayLike, int]]"
 """Name of a budget besides tokens, such as image tiles → (each sequence's amount, int [S]; a bin's maximum)."""
 
 NO_RESOURCES: Resources = MappingProxyType({})
+"""No budget besides tokens; a default of arguments, which must not change."""
 
 _AMOUNTS_END = 2**31
 """The service takes amounts below this."""
@@ -99,12 +100,12 @@ def checked_balance(field: str, balance: Balance | str) -> Balance:
 
 
 def balance_message(field: str, balance: Balance | str) -> str:
-    """Returns a balance's name in the protocol."""
+    """Returns a balance's name in the protocol; see `checked_balance`."""
     return f"BALANCE_{checked_balance(field, balance).name}"
 
 
 def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
-    """Returns a list of Python ints; refuses anything but a flat list of integers."""
+    """Returns a list of Python ints; an InvalidRequestError names the field of anything but a flat list of integers."""
     try:
         array = np.asarray(values if isinstance(values, np.ndarray) else list(values))  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:  # not a list, or lists of several lengths in a list
@@ -116,16 +117,15 @@ def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
 
 def budget_messages(resources: Resources) -> list[pb.Budget]:
     """Returns the messages of resources; refuses anything but a mapping of name to (amounts, cap)."""
-    messages = []
-    is_mapping = isinstance(resources, Mapping)
-    if not is_mapping or any(not isinstance(given, tuple) or len(given) != 2 for given in resources.values()):
+    if not isinstance(resources, Mapping) or not all(_is_pair(value) for value in resources.values()):
         raise invalid("resources", f"must be a dict of name to (amounts, cap), got {quoted(resources)}")
-    for name, (given, cap) in resources.items():
+    messages = []
+    for name, (given_amounts, cap) in resources.items():
         if not isinstance(name, str) or name in ("", "tokens"):
             raise invalid(
                 "resources", f"{name!r} names no resource; take a text but 'tokens', whose cap is max_seq_len"
             )
-        amounts = integers(f"the amounts of {name!r} in resources", given)
+        amounts = integers(f"the amounts of {name!r} in resources", given_amounts)
         if not isinstance(cap, int | np.integer):
             raise invalid("resources", f"the cap of {name!r} must be an integer of at least 1, got {quoted(cap)}")
         if amounts and not 0 <= min(amounts) <= max(amounts) < _AMOUNTS_END:
@@ -135,6 +135,11 @@ def budget_messages(resources: Resources) -> list[pb.Budget]:
             )
         messages.append(message(pb.Budget, name=name, cap=cap, amounts=amounts))
     return messages
+
+
+def _is_pair(value: object) -> bool:
+    """Whether a value is a tuple of two."""
+    return isinstance(value, tuple) and len(value) == 2
 
 
 def texts(field: str, values: Iterable[str]) -> list[str]:
