@@ -59,11 +59,15 @@ def test_json_and_html_hold_the_same_bins(packhorse, dataset, embedded, tmp_path
     assert len(re.findall(r"sequence \d+: id", text)) == len(ids)
 
 
-def test_a_step_is_drawn_and_its_documents_are_listed(packhorse, dataset):
+def test_a_step_is_drawn_and_its_documents_are_listed(packhorse, dataset, tmp_path):
     run = ["--step", 2, "--rank", 1, "--world-size", 2, "--batch-size", 3, "--epoch", 1]
     explained = json.loads(packhorse("show", *dataset, *run, "--json").stdout)
     assert len(explained["bins"]) == 3
     assert (explained["step"], explained["rank"], explained["world_size"]) == (2, 1, 2)
+    page = tmp_path / "step.html"
+    saved = packhorse("show", *dataset, *run, "--json", "--html", page)
+    assert json.loads(saved.stdout) == explained
+    assert page.read_text().startswith("<!doctype html>")
     text = packhorse("show", *dataset, *run).stdout
     assert "rows, epoch 1, seed 0: step 2 of " in text
     assert text.count("\nslot ") == 3

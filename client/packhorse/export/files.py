@@ -1,8 +1,7 @@
 """Writing the bins of an epoch to files, for loaders that read files instead of a stream.
 
-Owns the forms JSON lines and Parquet, each with bins in the order of positions. Leaves the form of xtuner to
-`export._xtuner`, requesting bins to `client/api.py`, and files that appear whole to
-`packhorse.storage`.
+Owns `export_epoch`, and the forms JSON lines and Parquet, each with bins in the order of positions. Leaves the form of
+xtuner to `export._xtuner`, requesting bins to `client/api.py`, and files that appear whole to `packhorse.storage`.
 """
 
 import json
@@ -106,7 +105,7 @@ def export_epoch(
             raise ValueError(
                 parameter("paths") + f" has {len(paths)} files, but {dataset!r} is made of {num_data_files}"
             )
-        blocks = _counted(stream, on_bins)
+        blocks = _reported(stream, on_bins)
         with AtomicFiles(files, overwrite=overwrite) as atomic:
             if is_xtuner:
                 return write_xtuner(blocks, atomic.files, paths)
@@ -115,19 +114,21 @@ def export_epoch(
             return _write_json_lines(blocks, atomic.files[0], header)
 
 
-def _counted(blocks: Iterator[BinBlock], on_bins: Callable[[int], None]) -> Iterator[BinBlock]:
-    """Yields blocks and reports the number of bins of each.
-
-    Refuses a block with redactions of a takedown, because a loader that reads the files would not apply them.
-    """
+def _reported(blocks: Iterator[BinBlock], on_bins: Callable[[int], None]) -> Iterator[BinBlock]:
+    """Yields blocks that may be written, and reports the number of bins of each once it is written."""
     for block in blocks:
-        if block.redactions is not None:
-            raise ValueError(
-                "a takedown redacts sequences of this dataset, which a plan cannot tell another loader; take the "
-                "sequences out of its data as well, and prepare without them"
-            )
+        _refuse_redactions(block)
         yield block
         on_bins(len(block))
+
+
+def _refuse_redactions(block: BinBlock) -> None:
+    """Raises a ValueError if a takedown redacts sequences of a block: a loader that reads files would not apply it."""
+    if block.redactions is not None:
+        raise ValueError(
+            "a takedown redacts sequences of this dataset, which a plan cannot tell another loader; take the "
+            "sequences out of its data as well, and prepare without them"
+        )
 
 
 def _write_json_lines(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHeader) -> int:
@@ -145,35 +146,35 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    lists = {
+    types_by_sequence = {  # column with a list for each bin, of a value for each sequence -> the type of a value
         "ids": pa.int64(),
         "lengths": pa.int32(),
         "first_tokens": pa.int64(),
         "groups": pa.int64(),
         "rows": pa.uint16(),
     }
-    of_lists = [(name, pa.list_(kind)) for name, kind in lists.items()]
-    nested_kinds = {"tokens": pa.uint32(), "loss_mask": pa.bool_()} if with_tokens else {}
-    nested = [(name, pa.list_(pa.list_(kind))) for name, kind in nested_kinds.items()]
-    schema = pa.schema([("position", pa.int64()), *of_lists, ("component", pa.string()), *nested])
+    types_by_token = {"tokens": pa.uint32(), "loss_mask": pa.bool_()} if with_tokens else {}
+    lists = [(name, pa.list_(value_type)) for name, value_type in types_by_sequence.items()]
+    nested_lists = [(name, pa.list_(pa.list_(value_type))) for name, value_type in types_by_token.items()]
+    schema = pa.schema([("position", pa.int64()), *lists, ("component", pa.string()), *nested_lists])
     num_bins = 0
     with pq.ParquetWriter(file, schema) as writer:
         for block in blocks:
-            bounds = np.concatenate(([0], block.bin_ends)).astype(np.int32)
-            columns = [_lists_of_bins(block, name, bounds, kind) for name, kind in lists.items()]
-            names = component_names(block, header) or [None] * len(block)
-            arrays = [pa.array(block.positions), *columns, pa.array(names, pa.string())]
-            if with_tokens:
-                arrays += [
-                    _lists_of_sequences(None if sent is None else sent.by_entry(), bounds, kind)
-                    for sent, kind in zip((block.tokens, block.loss_mask), nested_kinds.values(), strict=True)
-                ]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            bounds = np.concatenate(([0], block.bin_ends)).astype(np.int32)  # ends [2, 3] -> [0, 2, 3]
+            by_sequence = [
+                _lists_of_bins(block, name, bounds, value_type) for name, value_type in types_by_sequence.items()
+            ]
+            components = component_names(block, header) or [None] * len(block)
+            columns = [pa.array(block.positions), *by_sequence, pa.array(components, pa.string())]
+            for name, value_type in types_by_token.items():
+                sent = getattr(block, name)  # None without a loss mask
+                columns.append(_lists_of_sequences(None if sent is None else sent.by_entry(), bounds, value_type))
+            writer.write_batch(pa.record_batch(columns, schema=schema))
             num_bins += len(block)
     return num_bins
 
 
-def _lists_of_bins(block: BinBlock, name: str, bounds: NDArray[np.int32], kind: "pa.DataType") -> "pa.Array":
+def _lists_of_bins(block: BinBlock, name: str, bounds: NDArray[np.int32], value_type: "pa.DataType") -> "pa.Array":
     """Returns a column with a list for each bin of a block, with a value for each sequence; nulls if it has none.
 
     The column "groups" also has null for a sequence without a group, and for a bin without groups.
@@ -182,16 +183,18 @@ def _lists_of_bins(block: BinBlock, name: str, bounds: NDArray[np.int32], kind: 
 
     values = block.group_ids if name == "groups" else getattr(block, name)
     if values is None:
-        return pa.nulls(len(block), pa.list_(kind))
+        return pa.nulls(len(block), pa.list_(value_type))
     if name != "groups":
-        return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values, kind))
-    num_grouped = np.concatenate(([0], np.cumsum(values >= 0)))[bounds]
-    is_null = pa.array(np.diff(num_grouped) == 0)
-    return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values, kind, mask=values < 0), mask=is_null)
+        return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values, value_type))
+    has_group = values >= 0
+    num_before = np.concatenate(([0], np.cumsum(has_group)))  # of each sequence: [yes, no, yes] -> [0, 1, 1, 2]
+    has_no_groups = np.diff(num_before[bounds]) == 0  # of each bin
+    grouped = pa.array(values, value_type, mask=~has_group)
+    return pa.ListArray.from_arrays(pa.array(bounds), grouped, mask=pa.array(has_no_groups))
 
 
 def _lists_of_sequences(
-    sequences: list[NDArray[Any]] | None, bounds: NDArray[np.int32], kind: "pa.DataType"
+    sequences: list[NDArray[Any]] | None, bounds: NDArray[np.int32], value_type: "pa.DataType"
 ) -> "pa.Array":
     """Returns an Arrow array with a list for each bin, which has a list of values for each sequence; or nulls.
 
@@ -200,7 +203,7 @@ def _lists_of_sequences(
     import pyarrow as pa
 
     if sequences is None:
-        return pa.nulls(len(bounds) - 1, pa.list_(pa.list_(kind)))
-    ends = np.cumsum([0, *map(len, sequences)], dtype=np.int32)
-    values = pa.array(np.concatenate([np.empty(0, np.uint32), *sequences]), kind)
-    return pa.ListArray.from_arrays(pa.array(bounds), pa.ListArray.from_arrays(pa.array(ends), values))
+        return pa.nulls(len(bounds) - 1, pa.list_(pa.list_(value_type)))
+    value_bounds = np.cumsum([0, *map(len, sequences)], dtype=np.int32)  # sizes [5, 3] -> [0, 5, 8]
+    values = pa.array(np.concatenate([np.empty(0, np.uint32), *sequences]), value_type)
+    return pa.ListArray.from_arrays(pa.array(bounds), pa.ListArray.from_arrays(pa.array(value_bounds), values))

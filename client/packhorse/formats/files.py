@@ -21,7 +21,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 def named_files(source: str, suffix: str) -> list[str]:
-    """Finds the files that one path names, or the objects that one URL names; see `find_files`."""
+    """Returns the files that one path names, or the objects that one URL names; see `find_files`."""
     return find_objects(source, suffix) if is_url(source) else [str(path) for path in find_files(source, suffix)]
 
 
@@ -80,7 +80,7 @@ def as_path(source: str | os.PathLike[str]) -> str:
 
 
 def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
-    """Finds the files that one path names.
+    """Returns the files that one path names.
 
     Args:
         source: a file, a folder of files with the suffix (at any depth), or a glob pattern.
@@ -94,22 +94,27 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
         OSError: the path is neither a folder nor a plain file.
     """
     path = Path(source)
-    name = os.fspath(source)
     if path.is_dir():
-        entries = list(path.rglob(f"*{suffix}"))
-        for entry in entries:
-            if entry.is_symlink() and not entry.exists():
-                raise FileNotFoundError(f"{entry} is a link to a missing file; repair or remove it")
-        names = sorted(str(entry) for entry in entries if entry.is_file())
-        if not names:
-            raise FileNotFoundError(f"the folder {name} and its subfolders hold no *{suffix} file")
-    elif path.exists():
+        return _files_of_folder(source, suffix)
+    if path.exists():  # also if its name looks like a pattern
         check_plain(path)
-        names = [name]
-    elif glob.has_magic(name):
-        names = sorted(found for found in glob.glob(name, recursive=True) if os.path.isfile(found))
-        if not names:
-            raise FileNotFoundError(f"no file matches {name}")
-    else:
-        raise FileNotFoundError(f"{name} does not exist")
-    return [Path(found) for found in names]
+        return [path]
+    pattern = os.fspath(source)
+    if not glob.has_magic(pattern):
+        raise FileNotFoundError(f"{pattern} does not exist")
+    names = sorted(name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name))
+    if not names:
+        raise FileNotFoundError(f"no file matches {pattern}")
+    return [Path(name) for name in names]
+
+
+def _files_of_folder(folder: str | os.PathLike[str], suffix: str) -> list[Path]:
+    """Returns a folder's files with the suffix, at any depth; see `find_files`."""
+    entries = list(Path(folder).rglob(f"*{suffix}"))
+    for entry in entries:
+        if entry.is_symlink() and not entry.exists():
+            raise FileNotFoundError(f"{entry} is a link to a missing file; repair or remove it")
+    names = sorted(str(entry) for entry in entries if entry.is_file())  # not as paths, whose parts are compared
+    if not names:
+        raise FileNotFoundError(f"the folder {os.fspath(folder)} and its subfolders hold no *{suffix} file")
+    return [Path(name) for name in names]

@@ -50,7 +50,9 @@ class FlatTokens(MappedTokens):
         tokens_path = Path(os.fspath(path).removesuffix(".boundaries"))
         token_dtype = None if dtype is None else _flat_dtype(dtype)
         size_bytes = tokens_path.stat().st_size
-        boundaries = FlatBoundaries(Path(f"{tokens_path}.boundaries"), size_bytes, str(tokens_path), token_dtype)
+        boundaries = FlatBoundaries(
+            Path(f"{tokens_path}.boundaries"), size_bytes=size_bytes, where=str(tokens_path), dtype=token_dtype
+        )
         super().__init__(tokens_path, boundaries, size_bytes)
 
     @property
@@ -75,7 +77,7 @@ class FlatTokens(MappedTokens):
 class FlatBoundaries:
     """The memory-mapped boundaries of a flat token file. Pickles by path and reopens when first used."""
 
-    def __init__(self, path: Path, size_bytes: int, where: str, dtype: np.dtype[Any] | None = None) -> None:
+    def __init__(self, path: Path, *, size_bytes: int, where: str, dtype: np.dtype[Any] | None = None) -> None:
         """Maps the boundaries and checks them against their tokens.
 
         Args:
@@ -105,9 +107,9 @@ class FlatBoundaries:
                 f"which take another size as {names}: one of the two is truncated, from elsewhere or of another dtype"
             )
         self.path = path
-        self.dtype = fitting[0]
+        self.dtype = fitting[0]  # both types fit a file without tokens
         self._num_sequences = len(ends)
-        self._ends: NDArray[np.int64] | None = ends
+        self._ends: NDArray[np.int64] | None = ends  # None after unpickling, until they are needed
 
     def __len__(self) -> int:
         return self._num_sequences

@@ -1,6 +1,7 @@
 """`MappedTokens`: the sequences of a memory-mapped token file, checked at every read.
 
-Leaves the layouts of token files and of their indices to `formats.megatron` and `formats.flat`.
+Owns mapping files, and what a token file's index must tell (`TokenIndex`). Leaves the layouts of token files and of
+their indices to `formats.megatron` and `formats.flat`.
 """
 
 import mmap
@@ -66,7 +67,7 @@ class MappedTokens:
         self.path = path
         self.index = index
         self._size_bytes = size_bytes
-        self._mapped: mmap.mmap | bytes | None = None
+        self._mapped: mmap.mmap | bytes | None = None  # None until the file is needed, also after unpickling
 
     def __len__(self) -> int:
         """Number of sequences."""
@@ -94,14 +95,15 @@ class MappedTokens:
         """
         check_index(index, len(self), self.path)
         begins, lengths = self.index.ranges(np.array([index]))
-        begin, held = int(begins[0]), int(lengths[0])
+        begin_byte, held = int(begins[0]), int(lengths[0])
         count = held - start if length is None else length
         if not 0 <= start <= held or count < 0 or start + count > held:
             raise ValueError(
                 f"sequence {index} has {held} tokens; [{start}, {start + count}) is not inside it: "
                 "choose start and length with 0 <= start and start + length <= its length"
             )
-        return np.frombuffer(self.mapped(), self.dtype, count, begin + start * self.dtype.itemsize)
+        first_byte = begin_byte + start * self.dtype.itemsize
+        return np.frombuffer(self.mapped(), self.dtype, count=count, offset=first_byte)
 
     def mapped(self) -> mmap.mmap | bytes:
         """Returns all bytes of the file.

@@ -44,7 +44,7 @@ class ComponentMetrics:
         return self.loss_sums / self.num_targets
 
     def __add__(self, other: "ComponentMetrics") -> "ComponentMetrics":
-        """Adds the metrics of another batch.
+        """Adds the metrics of another batch; a ValueError if one's names do not begin with the other's.
 
         One batch may have more components, at the end, because a later stage of the mixture added them.
         """
@@ -53,6 +53,7 @@ class ComponentMetrics:
             raise ValueError(f"metrics of {', '.join(self.names)} and of {', '.join(other.names)} do not add up")
 
         def with_zeros(values: torch.Tensor) -> torch.Tensor:
+            """Appends a zero for each component that one batch lacks."""
             return F.pad(values, (0, len(names) - len(values)))
 
         return ComponentMetrics(
@@ -111,9 +112,11 @@ def per_component_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Com
     check_shape("losses", losses, layout)
     check_shape("labels", labels, layout)
     # Tokens that are no target, or in no sequence, are counted for an extra component, which is cut off at the end.
-    of_sequences = F.pad(move(batch["component_ids"], device), (1, 0), value=len(names))
+    none = len(names)
+    # [n + 1]: the component of each sequence, after that of tokens before the first one (their sequence_index is 0).
+    component_of = F.pad(move(batch["component_ids"], device), (1, 0), value=none)
     is_target = move(labels != IGNORE_INDEX, device).flatten()
-    components = torch.where(is_target, of_sequences[sequence_index(layout, device)], len(names)).long()
+    components = torch.where(is_target, component_of[sequence_index(layout, device)], none).long()  # [B·L]
     sums = torch.zeros(len(names) + 1, dtype=torch.float32, device=device)
     counts = torch.zeros(len(names) + 1, dtype=torch.int64, device=device)
     return ComponentMetrics(

@@ -90,26 +90,30 @@ class LossCounts:
             device: where the backend reduces ("cuda" for NCCL); None for the device of the counts.
 
         Returns:
-            Counts on `device`; the same counts if torch.distributed does not run.
+            Counts on `device`; those of this process if torch.distributed does not run.
         """
         counts = torch.cat([self.num_targets[None], self.num_sequences[None], self.targets_of_groups])
         if device is not None:
-            counts = move(counts, torch.device(device)) if counts.device.type == "cpu" else counts.to(device)
+            counts = move(counts, torch.device(device))
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(counts, group=process_group)
         return LossCounts(num_targets=counts[0], num_sequences=counts[1], targets_of_groups=counts[2:])
 
 
-def counts_of_targets(targets: torch.Tensor, groups: SequenceGroups | None) -> LossCounts:
-    """Counts a batch from the number of targets of every sequence: int64 [n]."""
-    targets_of_groups = targets.new_zeros(groups.num_groups if groups else 0)
+def counts_of_targets(target_counts: torch.Tensor, groups: SequenceGroups | None) -> LossCounts:
+    """Counts a batch, of which `target_counts` has the number of targets of every sequence: int64 [n]."""
+    targets_of_groups = target_counts.new_zeros(groups.num_groups if groups else 0)
     if groups:
-        targets_of_groups.index_add_(0, numbers_on(groups, targets.device), targets)
-    return LossCounts(num_targets=targets.sum(), num_sequences=(targets > 0).sum(), targets_of_groups=targets_of_groups)
+        targets_of_groups.index_add_(0, numbers_on(groups, target_counts.device), target_counts)
+    return LossCounts(
+        num_targets=target_counts.sum(),
+        num_sequences=(target_counts > 0).sum(),
+        targets_of_groups=targets_of_groups,
+    )
 
 
 def counts_on(counts: LossCounts, device: torch.device) -> LossCounts:
-    """Returns the counts on a device, without waiting for it; never copies from a device to the host."""
+    """Returns the counts on a device; the host does not wait, unless they are copied to the host from a device."""
     return LossCounts(
         num_targets=move(counts.num_targets, device),
         num_sequences=move(counts.num_sequences, device),

@@ -58,7 +58,7 @@ class SequenceGroups:
         Returns:
             The groups of each micro-batch.
         """
-        keys = [np.asarray(of_batch, dtype=np.int64).reshape(-1, 1) for of_batch in ids]
+        keys = [np.asarray(ids_of_batch, dtype=np.int64).reshape(-1, 1) for ids_of_batch in ids]
         return cls._of_keys(keys, process_group, width=1)
 
     @classmethod
@@ -89,18 +89,23 @@ class SequenceGroups:
     ) -> list[Self]:
         """Numbers groups by their keys, in ascending order over all ranks.
 
-        `keys_of_batches` has the key of every sequence's group, for each micro-batch: int64 [n, width].
+        Args:
+            keys_of_batches: for each micro-batch, the key of every sequence's group: int64 [n, width].
+            process_group: the ranks that share a step; None for all.
+            width: numbers in a key; it is needed if this rank has no batch.
         """
-        distinct = np.unique(np.concatenate([np.zeros((0, width), dtype=np.int64), *keys_of_batches]), axis=0)
+        no_keys = np.zeros((0, width), dtype=np.int64)
+        distinct = np.unique(np.concatenate([no_keys, *keys_of_batches]), axis=0)  # [G, width], ascending
         if dist.is_available() and dist.is_initialized():
             of_ranks: list[Any] = [None] * dist.get_world_size(process_group)
             dist.all_gather_object(of_ranks, distinct, group=process_group)
             distinct = np.unique(np.concatenate(of_ranks), axis=0)
         groups = []
         for keys in keys_of_batches:
+            # Together with `distinct` a batch's keys have no others, so that their numbers are those in `distinct`.
             _, numbers = np.unique(np.concatenate((distinct, keys)), axis=0, return_inverse=True)
-            of_batch = numbers.reshape(-1)[len(distinct) :].astype(np.int64)
-            groups.append(cls(numbers=of_batch, num_groups=len(distinct)))
+            numbers_of_batch = numbers.reshape(-1)[len(distinct) :].astype(np.int64)
+            groups.append(cls(numbers=numbers_of_batch, num_groups=len(distinct)))
         return groups
 
 
@@ -110,17 +115,18 @@ def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
     The three numbers are the sequence's component, whether it has a group, and the id of the group; without a group,
     the id of the sequence.
     """
-    groups = group_ids_of(batch)
-    if groups is None:
+    group_ids = group_ids_of(batch)
+    if group_ids is None:
         raise ValueError(
             "this batch has no groups: prepare its dataset with group_column or group_size, or number them by "
             "SequenceGroups.of_ids"
         )
-    keys = np.zeros((len(groups), 3), dtype=np.int64)
+    has_group = group_ids >= 0
+    keys = np.zeros((len(group_ids), 3), dtype=np.int64)
     if "component_ids" in batch:
         keys[:, 0] = batch["component_ids"].cpu().numpy()
-    keys[:, 1] = groups >= 0
-    keys[:, 2] = np.where(groups >= 0, groups, batch["ids"].cpu().numpy())
+    keys[:, 1] = has_group
+    keys[:, 2] = np.where(has_group, group_ids, batch["ids"].cpu().numpy())
     return keys
 
 

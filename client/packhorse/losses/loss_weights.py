@@ -96,33 +96,36 @@ def build_loss_weights(
     is_whole_step = counts is None and groups is None and "groups" not in batch
     if is_whole_step and group_ids_of(batch) is not None:
         (groups,) = SequenceGroups.of_batches(batch)
-    targets, groups = target_counts_of(batch), groups_of(batch, groups)
-    counts = counts or counts_of_targets(targets, groups)
+    target_counts, groups = target_counts_of(batch), groups_of(batch, groups)
+    counts = counts or counts_of_targets(target_counts, groups)
     labels = batch["labels"]
     # Labels in host memory go to the counts' device: copying counts to the host would wait for the device.
     device = counts.num_targets.device if labels.device.type == "cpu" else labels.device
-    denominators = _denominators(LossReduction(reduction), move(targets, device), groups, counts_on(counts, device))
-    sequence_weights = gradient_divisor / denominators.clamp(min=1).to(torch.float32)
+    denominators = _denominators(
+        LossReduction(reduction), move(target_counts, device), groups, counts_on(counts, device)
+    )
+    # 0 only if there is no target, and then no token has this weight.
+    sequence_weights = gradient_divisor / denominators.clamp(min=1).to(torch.float32)  # [n], of each of its targets
     if component_weights is not None:
         sequence_weights = sequence_weights * _component_factors(batch, component_weights, device)
     if is_of_trees(batch):
         return sequence_weights[move(batch["sequence_index"], device)]
-    sequence_of_tokens = sequence_index(layout_of(batch), device)  # 0 before the first sequence
+    sequence_of_tokens = sequence_index(layout_of(batch), device)  # [T]: i + 1 in sequence i, 0 before the first
     token_weights = torch.nn.functional.pad(sequence_weights, (1, 0))[sequence_of_tokens].view(labels.shape)
     return token_weights * move(labels != IGNORE_INDEX, device)
 
 
 def _denominators(
-    reduction: LossReduction, targets: torch.Tensor, groups: SequenceGroups | None, counts: LossCounts
+    reduction: LossReduction, target_counts: torch.Tensor, groups: SequenceGroups | None, counts: LossCounts
 ) -> torch.Tensor:
     """Returns, for every sequence, the number by which the loss of each of its targets is divided: int64 [n].
 
-    `targets` has the number of targets of every sequence: int64 [n].
+    `target_counts` has the number of targets of every sequence: int64 [n].
     """
     if reduction is LossReduction.TOKEN:
-        return counts.num_targets.expand(len(targets))
+        return counts.num_targets.expand(len(target_counts))
     if reduction is LossReduction.SEQUENCE:
-        return counts.num_sequences * targets
+        return counts.num_sequences * target_counts
     if groups is None:
         raise ValueError(
             'reduction "sample" needs to know which sequences belong together: pass groups=SequenceGroups(…)'
@@ -132,7 +135,7 @@ def _denominators(
             f"counts know {len(counts.targets_of_groups)} groups and this batch is of {groups.num_groups}: count "
             "every micro-batch with its groups"
         )
-    return counts.num_groups * counts.targets_of_groups[numbers_on(groups, targets.device)]
+    return counts.num_groups * counts.targets_of_groups[numbers_on(groups, target_counts.device)]
 
 
 def _component_factors(
@@ -143,7 +146,7 @@ def _component_factors(
     for name, weight in component_weights.items():
         if name not in names:
             raise ValueError(f"component_weights names {name!r}; the batch's components are {', '.join(names)}")
-        if not weight >= 0:
+        if not weight >= 0:  # also NaN
             raise ValueError(f"component_weights[{name!r}] must be at least 0, got {weight}")
     factors = torch.tensor([float(component_weights.get(name, 1.0)) for name in names], dtype=torch.float32)
     return move(factors, device)[move(batch["component_ids"], device)]

@@ -7,7 +7,7 @@ the attention kernel's work.
 """
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,8 @@ def context_batch(
     Example:
         >>> from packhorse.client import PackedDataset
         >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)))
-        >>> parts = [context_batch(batch, ContextRule(4, 2), rank, layout="contiguous") for rank in range(2)]
+        >>> rule = ContextRule(tokens_per_rank=4, max_context_parallel=2)
+        >>> parts = [context_batch(batch, rule, rank, layout="contiguous") for rank in range(2)]
         >>> [(part.input_ids.tolist(), part.cp_size, part.cp_rank) for part in parts]
         [([[0, 1, 2, 3]], 2, 0), ([[4, 0, 1, 2]], 2, 1)]
 
@@ -102,7 +103,8 @@ def context_batches(
     Example:
         >>> from packhorse.client import PackedDataset
         >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=2)))
-        >>> parts = context_batches(batch, ContextRule(4, 2), 0, layout="contiguous")
+        >>> rule = ContextRule(tokens_per_rank=4, max_context_parallel=2)
+        >>> parts = context_batches(batch, rule, rank=0, layout="contiguous")
         >>> [(part.num_tokens, part.cp_size, part.input_ids.shape[1]) for part in parts]
         [(5, 2, 3), (5, 2, 3), (3, 1, 3)]
 
@@ -128,7 +130,8 @@ def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
         raise ValueError("batch must have PackedBatch's own keys: take no preset, and prefixes='repeated'")
     if "media" in batch:
         raise ValueError("a batch with media cannot be shared by ranks: its images belong to it as a whole")
-    if (planned := ContextRule(*batch.get("context_rule", astuple(rule)))) != rule:
+    planned = ContextRule(*batch["context_rule"]) if "context_rule" in batch else rule
+    if planned != rule:
         raise ValueError(
             f"rule is {rule!r}, but the dataset was prepared with {planned!r}: take the dataset's own, "
             "Client.get_dataset(name).context_rule"
@@ -150,7 +153,7 @@ def _share_of_part(
     layout: ContextParallelLayout | None,
 ) -> ContextBatch:
     """Returns what a rank computes of a part of the batch; `pack_layout` says where the batch's sequences lie."""
-    sequences = np.array(part.indices, dtype=np.int64)
+    sequences = np.array(part.indices, dtype=np.int64)  # indices of the part's sequences in the batch: int64 [n]
     cp_rank = rank % rule.max_context_parallel - part.first_rank
     cu_seqlens = _segment_offsets(pack_layout.rooms[sequences], part.num_ranks, rule, layout)
     tokens = _tokens_of_rank(cu_seqlens, pack_layout.starts[sequences], part.num_ranks, cp_rank, layout)
@@ -194,12 +197,20 @@ def _segment_offsets(
             f"zigzag over {num_ranks} ranks needs rooms that are multiples of {2 * num_ranks}: prepare the dataset "
             f"with align={2 * rule.max_context_parallel}"
         )
-    # For zigzag `num_ranks` is enough, since its rooms are multiples already.
-    unit = {"blocks": num_ranks * BLOCK_TOKENS, None: 1}.get(layout, num_ranks)
+    unit = _tokens_multiple_of(num_ranks, layout)
     num_filled = int(rooms.sum())
-    num_padding = max(unit, -(-num_filled // unit) * unit) - num_filled
+    num_padding = max(unit, -(-num_filled // unit) * unit) - num_filled  # a part without sequences is one unit
     segments = np.append(rooms, num_padding) if num_padding else rooms
     return torch.from_numpy(np.concatenate(([0], np.cumsum(segments))).astype(np.int32))
+
+
+def _tokens_multiple_of(num_ranks: int, layout: ContextParallelLayout | None) -> int:
+    """Returns the number of which a part's tokens must be a multiple, for its ranks to divide them by the layout."""
+    if layout is None:
+        return 1
+    if layout == "blocks":
+        return num_ranks * BLOCK_TOKENS
+    return num_ranks  # for zigzag too, since its rooms are multiples of 2 · num_ranks already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +239,10 @@ class _RankTokens:
             ahead: number of tokens between a token and the one whose value it gets.
         """
         values = rows.reshape(-1)
-        has_none = self.is_padding | (self.indices + ahead >= len(values))
-        return torch.where(has_none, of_padding, values[torch.where(has_none, 0, self.indices + ahead)])[None]
+        wanted = self.indices + ahead
+        has_none = self.is_padding | (wanted >= len(values))
+        any_index = 0  # where there is no value: whatever is read there is replaced
+        return torch.where(has_none, of_padding, values[torch.where(has_none, any_index, wanted)])[None]
 
 
 def _tokens_of_rank(
@@ -252,7 +265,7 @@ def _tokens_of_rank(
     in_part = torch.arange(num_tokens)  # index of each token among the part's tokens
     if layout is not None:
         in_part = context_parallel_indices(cu_seqlens, num_tokens, num_ranks, cp_rank, layout=layout)
-    segment = torch.searchsorted(cu_seqlens[1:], in_part, right=True)
+    segment = torch.searchsorted(cu_seqlens[1:], in_part, right=True)  # [t]; offsets [0, 5, 8]: token 5 -> 1
     places = in_part - cu_seqlens[segment]
     segment_starts = torch.from_numpy(np.append(starts, 0))  # 0 stands for the segment of padding
     return _RankTokens(indices=segment_starts[segment] + places, places=places, is_padding=segment == len(starts))

@@ -34,7 +34,7 @@ def context_parallel_indices(
     attention costs each rank the same. Transformer Engine's `thd_get_partitioned_indices` gives the same indices; this
     function needs neither it nor a GPU.
 
-    `contiguous` cuts the row into `size` equal parts, and gives rank r part r; linear attention needs this order.
+    `contiguous` cuts the row into `size` equal shares, and gives rank r share r; linear attention needs this order.
 
     `blocks` cuts the row into blocks of `block_tokens` tokens, without regard to segments. Every rank gets the same
     number of blocks, with about the same causal attention to compute. Segments need no alignment. This is for attention
@@ -56,7 +56,7 @@ def context_parallel_indices(
             The padding at a row's end must be a segment too, except for `contiguous`.
         num_tokens: T, a multiple of 2·size for `zigzag`, of size for `contiguous`, of size·block_tokens for `blocks`.
         size: number of context-parallel ranks.
-        rank: this rank, in [0, size). None for all ranks' indices end to end, in `size` equal parts.
+        rank: this rank, in [0, size). None for all ranks' indices end to end, in `size` equal shares.
         layout: `zigzag`, `contiguous` or `blocks`.
         block_tokens: tokens of a block, for `blocks`; FlexAttention's blocks have 128.
         restore: whether to return the inverse permutation: `row[indices][inverse]` is the row. Only without a rank.
@@ -78,17 +78,24 @@ def context_parallel_indices(
         raise ValueError("restore is the inverse of all ranks' indices; leave rank out")
     _check_multiple(num_tokens, size, layout, block_tokens)
     _check_offsets(cu_seqlens, num_tokens, size, layout)
-    if size == 1 or layout == "contiguous":
-        index = torch.arange(num_tokens, device=cu_seqlens.device)
-    elif layout == "blocks":
-        index = torch.from_numpy(_dealt_blocks(cu_seqlens, num_tokens, size, block_tokens))
-    elif rank is not None:
-        return _zigzag(cu_seqlens, num_tokens, size, rank)
-    else:
-        index = torch.cat([_zigzag(cu_seqlens, num_tokens, size, each) for each in range(size)])
+    if rank is not None and layout == "zigzag" and size > 1:
+        return _zigzag(cu_seqlens, num_tokens, size, rank)  # without the other ranks' indices
+    indices = _of_all_ranks(cu_seqlens, num_tokens, size, layout, block_tokens)
     if rank is not None:
-        return index[rank * (num_tokens // size) : (rank + 1) * (num_tokens // size)]
-    return index.argsort() if restore else index
+        share = num_tokens // size
+        return indices[rank * share : (rank + 1) * share]
+    return indices.argsort() if restore else indices
+
+
+def _of_all_ranks(
+    cu_seqlens: torch.Tensor, num_tokens: int, size: int, layout: ContextParallelLayout, block_tokens: int
+) -> torch.Tensor:
+    """Returns the indices of all ranks' tokens, rank by rank: int64 [T]."""
+    if size == 1 or layout == "contiguous":
+        return torch.arange(num_tokens, device=cu_seqlens.device)
+    if layout == "blocks":
+        return torch.from_numpy(_dealt_blocks(cu_seqlens, num_tokens, size, block_tokens))
+    return torch.cat([_zigzag(cu_seqlens, num_tokens, size, rank) for rank in range(size)])
 
 
 def _check_multiple(num_tokens: int, size: int, layout: ContextParallelLayout, block_tokens: int) -> None:
@@ -139,11 +146,11 @@ def _zigzag(cu_seqlens: torch.Tensor, num_tokens: int, size: int, rank: int) -> 
     """Returns the indices of a rank's tokens: of each segment the chunks rank and 2 · size - 1 - rank."""
     offsets = cu_seqlens.to(torch.int64)
     index = torch.arange(num_tokens // size, device=offsets.device)  # among this rank's tokens
-    shares = offsets // size  # offsets of the segments among this rank's tokens
-    segment = torch.searchsorted(shares[1:].contiguous(), index, right=True)
-    start, share = offsets[segment], shares[segment]
-    chunk = (shares[segment + 1] - share) // 2
-    within = index - share
+    own_offsets = offsets // size  # of the segments, among this rank's tokens: [0, 8, 12] over 2 ranks -> [0, 4, 6]
+    segment = torch.searchsorted(own_offsets[1:].contiguous(), index, right=True)
+    start, own_start = offsets[segment], own_offsets[segment]
+    chunk = (own_offsets[segment + 1] - own_start) // 2  # tokens of a chunk of each token's segment
+    within = index - own_start  # index of each token in the rank's share of its segment
     # A rank's second chunk is 2 · size - 1 - rank chunks into its segment, and 1 chunk into the rank's share of it.
     return start + within + torch.where(within < chunk, rank, 2 * size - 2 - rank) * chunk
 
@@ -156,16 +163,16 @@ def _dealt_blocks(cu_seqlens: torch.Tensor, num_tokens: int, size: int, block_to
     than 1.001 times the mean work. PyTorch's `_PTRRLoadBalancer`, which deals in alternating order, gives up to 1.025.
     """
     segments = PackLayout.of_cu_seqlens(cu_seqlens)
-    index = np.arange(num_tokens).reshape(-1, block_tokens)
+    tokens_of_blocks = np.arange(num_tokens).reshape(-1, block_tokens)  # [blocks, block_tokens]
     # A token attends to the tokens of its segment up to and including itself.
-    keys = index.ravel() + 1 - segments.starts.repeat(segments.lengths)
-    work = keys.reshape(index.shape).sum(axis=1)
-    rounds = np.argsort(-work, kind="stable").reshape(-1, size)
+    num_keys = np.arange(num_tokens) + 1 - segments.starts.repeat(segments.lengths)
+    work = num_keys.reshape(tokens_of_blocks.shape).sum(axis=1)  # [blocks]
+    rounds = np.argsort(-work, kind="stable").reshape(-1, size)  # [rounds, size]: blocks, heaviest first
     work_of_rank = np.zeros(size, dtype=np.int64)
-    blocks = np.empty((size, len(rounds)), dtype=np.int64)
+    blocks_of_rank = np.empty((size, len(rounds)), dtype=np.int64)
     for number, dealt in enumerate(rounds):
-        lightest_first = np.argsort(work_of_rank, kind="stable")
-        blocks[lightest_first, number] = dealt
+        lightest_first = np.argsort(work_of_rank, kind="stable")  # [size]: ranks
+        blocks_of_rank[lightest_first, number] = dealt
         work_of_rank[lightest_first] += work[dealt]
-    blocks.sort(axis=1)
-    return index[blocks].ravel()
+    blocks_of_rank.sort(axis=1)
+    return tokens_of_blocks[blocks_of_rank].ravel()

@@ -3,7 +3,6 @@
 Owns looking up keys, lengths, origins and first tokens. Leaves requesting bins to `pictures/bins` and `explained_step`.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,19 +14,28 @@ from packhorse.pictures._rows import SeenRow, SeenSequence
 from packhorse.pictures.beginnings import FIRST_TOKENS, Decode, shortened
 from packhorse.tokens.pieces import PieceRule
 from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, cost_of
-from packhorse.types import Component, DatasetInfo
+from packhorse.types import DatasetInfo
 
 if TYPE_CHECKING:
     from packhorse.client import TokenSource
 
 
 class RowMaker:
-    """Makes rows of blocks of one dataset, with what the server and a token source know of their sequences."""
+    """Makes rows of blocks of one dataset, with what the server and a token source know of their sequences.
+
+    Args:
+        client: an open client, which is asked for keys.
+        info: the facts of the dataset.
+        tokens: a source of lengths, origins and first tokens; None without one.
+        decode: turns tokens into text; None for no text.
+        cost_linear: cost of a token without attention, as in the run's topology.
+    """
 
     def __init__(
         self,
         client: Client,
         info: DatasetInfo,
+        *,
         tokens: "TokenSource | None",
         decode: Decode | None,
         cost_linear: int = DEFAULT_COST_LINEAR,
@@ -48,9 +56,9 @@ class RowMaker:
             self._sequence(
                 block,
                 i,
-                keys[i],
-                None if lengths is None else int(lengths[i]),
-                None if component_ids is None else int(component_ids[i]),
+                key=keys[i],
+                length=None if lengths is None else int(lengths[i]),
+                component_id=None if component_ids is None else int(component_ids[i]),
             )
             for i in range(len(block.ids))
         ]
@@ -70,32 +78,35 @@ class RowMaker:
     def _keys(self, block: BinBlock, component_ids: NDArray[np.integer] | None) -> list[str]:
         """Returns the key of each sequence of a block; an empty string without one."""
         info, keys = self._info, [""] * len(block.ids)
-        parts: Sequence[DatasetInfo | Component] = info.components or (info,)
-        for component_id, part in enumerate(parts):
-            if not part.key_column:
+        if component_ids is None:
+            return self._client.keys(info.name, block.ids) if info.key_column else keys
+        for component_id, component in enumerate(info.components):
+            if not component.key_column:
                 continue
-            indices = np.arange(len(keys)) if component_ids is None else np.flatnonzero(component_ids == component_id)
-            name = part.name if info.components else ""
-            keys_of_part = self._client.keys(info.name, block.ids[indices], component=name)
-            for index, key in zip(indices.tolist(), keys_of_part, strict=True):
+            indices = np.flatnonzero(component_ids == component_id)
+            keys_of_component = self._client.keys(info.name, block.ids[indices], component=component.name)
+            for index, key in zip(indices.tolist(), keys_of_component, strict=True):
                 keys[index] = key
         return keys
 
     def _lengths(self, block: BinBlock, component_ids: NDArray[np.integer] | None) -> NDArray[np.int64] | None:
         """Returns the length of each of S sequences, or pieces: int64 [S]; None if only rooms are known."""
-        rule, planned = PieceRule.of(self._info), block.lengths.astype(np.int64)
+        rule, rooms = PieceRule.of(self._info), block.lengths.astype(np.int64)
         if self._tokens is None:
-            return planned if rule.rooms.is_plain else None
-        held = self._tokens.of_sequences(component_ids).lengths(block.ids)
-        return rule.own_lengths(block.ids, planned, held, block.first_tokens, component_ids)
+            return rooms if rule.rooms.is_plain else None  # plain: every sequence fills its room
+        source_lengths = self._tokens.of_sequences(component_ids).lengths(block.ids)
+        return rule.own_lengths(block.ids, rooms, source_lengths, block.first_tokens, component_ids)
 
     def _sequence(
-        self, block: BinBlock, i: int, key: str, length: int | None, component_id: int | None
+        self, block: BinBlock, i: int, *, key: str, length: int | None, component_id: int | None
     ) -> SeenSequence:
-        """Returns the facts of sequence i of a block; `length` is None if only its room is known."""
+        """Returns the facts of sequence i of a block.
+
+        `length` is None if only its room is known, and `component_id` if the dataset is no mixture.
+        """
         sequence_id, room = int(block.ids[i]), int(block.lengths[i])
         first_token = 0 if block.first_tokens is None else int(block.first_tokens[i])
-        group = -1 if block.group_ids is None else int(block.group_ids[i])
+        group = None if block.group_ids is None or block.group_ids[i] < 0 else int(block.group_ids[i])
         redaction = AS_IT_IS if block.redactions is None else int(block.redactions[i])
         first_tokens: tuple[int, ...] = ()
         if self._tokens is None:
@@ -111,7 +122,7 @@ class RowMaker:
             room=room,
             length=length,
             first_token=first_token,
-            group=None if group < 0 else group,
+            group=group,
             cost=cost_of(room, self._cost_linear),
             origin=origin,
             first_tokens=first_tokens,
@@ -121,9 +132,12 @@ class RowMaker:
 
     def _origin_in_input(self, sequence_id: int, component_id: int | None) -> str:
         """Returns where a sequence is in the input of prepare; empty if the server does not know the input."""
-        part = self._info if component_id is None else self._info.components[component_id]
-        source = part.source if isinstance(part, DatasetInfo) else part.name
-        name = f"{part.id_column} {sequence_id}" if part.id_column else f"row {sequence_id}"
+        if component_id is None:
+            source, id_column = self._info.source, self._info.id_column
+        else:  # of a component's input only the component's name is known
+            component = self._info.components[component_id]
+            source, id_column = component.name, component.id_column
+        name = f"{id_column} {sequence_id}" if id_column else f"row {sequence_id}"
         return f"{name} of {source}" if source else ""
 
 

@@ -48,8 +48,8 @@ class SeenSequence:
     """The redaction that a takedown makes of it, such as "masked"; empty for none."""
 
     @property
-    def tokens(self) -> int:
-        """Its length, or else its room."""
+    def num_tokens(self) -> int:
+        """Its length; if that is unknown, its room."""
         return self.room if self.length is None else self.length
 
     @property
@@ -99,7 +99,7 @@ class SeenRow:
     @property
     def num_tokens(self) -> int:
         """Tokens of all sequences."""
-        return sum(sequence.tokens for sequence in self.sequences)
+        return sum(sequence.num_tokens for sequence in self.sequences)
 
     @property
     def fullness(self) -> float:
@@ -131,7 +131,7 @@ class Bar(NamedTuple):
     end: int
     """End of the range, exclusive."""
     first: int
-    """Index of its first sequence."""
+    """Index in the row of its first sequence; for the padding at the row's end, the number of sequences."""
     sequences: Sequence[SeenSequence]
     """One sequence, or several neighbours that are too short to draw apart; empty for the padding at the row's end."""
 
@@ -141,11 +141,12 @@ def bars(row: SeenRow, narrowest: float, enough: float) -> Iterator[Bar]:
 
     Args:
         row: the row.
-        narrowest: the tokens of room from which a sequence has a bar of its own. Shorter neighbours share bars.
-        enough: the tokens of room at which a shared bar ends.
+        narrowest: tokens of a room from which a sequence has a bar of its own. Shorter neighbours share bars.
+        enough: tokens at which a shared bar ends.
     """
-    start = end = first = 0
-    short: list[SeenSequence] = []
+    start = end = 0  # of the bar that is being filled, in tokens of the row
+    first = 0  # index of its first sequence
+    short: list[SeenSequence] = []  # its sequences, none of which has a bar of its own
     for index, sequence in enumerate(row.sequences):
         is_long = sequence.room >= narrowest
         if short and (is_long or end - start >= enough):

@@ -40,13 +40,17 @@ _SEVERAL = _Colours("#6E6E6E", "#FFFFFF")
 _LABEL_WIDTH, _BARS_WIDTH, _GAP_WIDTH, _MASK_SIZE = 100, 720, 20, 48
 """Widths, from the left: the row's label, its bars, a gap, and the picture of its mask. All sizes are SVG units."""
 _WIDTH = _LABEL_WIDTH + _BARS_WIDTH + _GAP_WIDTH + _MASK_SIZE + 2
+"""Width of the picture; the 2 are for the border of the masks."""
 _BAR_HEIGHT, _TARGET_HEIGHT, _ROW_HEIGHT, _LEGEND_HEIGHT = 30, 5, 60, 26
+"""Heights of a bar, of the line of targets below it, of a row with the space around it, and of the legend."""
 _NARROWEST_WIDTH, _ENOUGH_WIDTH = 4, 32
 """Width below which neighbours are drawn as one bar, and the width at which such a bar ends."""
 _LETTER_WIDTH, _CAPTION_MARGIN = 6.3, 10
 """Mean width of a letter, and the least space around a caption, to decide which caption fits."""
 _LABEL_END = _LABEL_WIDTH - 12
 """Where labels end."""
+_NAMED_IDS = 8
+"""Ids that are listed of a bar of several sequences."""
 _MOST_COLUMNS = 360
 """The most columns of the line that marks targets."""
 _PADDING_LINE = ' stroke="currentColor" stroke-opacity=".3"'
@@ -77,7 +81,10 @@ def draw(rows: Sequence[SeenRow]) -> str:
 
 
 def _row(row: SeenRow, hatch: str) -> list[str]:
-    """Draws a row: its label, its bars, its targets if they are known, and its mask."""
+    """Draws a row: its label, its bars, its targets if they are known, and its mask.
+
+    `hatch` is the fill of padding, here and in the functions below: the URL of the picture's pattern.
+    """
     scale = _BARS_WIDTH / row.capacity
     parts = [
         f'<text x="{_LABEL_END}" y="17" text-anchor="end" font-weight="600">{escape(row.name)}</text>',
@@ -97,25 +104,21 @@ def _bar(bar: Bar, scale: float, hatch: str) -> list[str]:
     `scale` is SVG units for a token.
     """
     x, width = _LABEL_WIDTH + bar.start * scale, (bar.end - bar.start) * scale
-    gap = min(1.5, width / 4)
+    gap = min(1.5, width / 4)  # between bars, and never so wide that a narrow bar vanishes
+    fill, ink = _colours(bar)
     if not bar.sequences:
         return [_rect(x, width - gap, hatch, f"padding: {bar.end - bar.start:,} tokens", is_padding=True)]
     if len(bar.sequences) > 1:
-        count = len(bar.sequences)
-        ids = ", ".join(str(sequence.id) for sequence in bar.sequences[:8]) + ("…" if count > 8 else "")
-        tokens = sum(sequence.tokens for sequence in bar.sequences)
-        title = f"{count} short sequences, {tokens:,} tokens together: ids {ids}"
-        return [_rect(x, width - gap, _SEVERAL.fill, title), *_caption(x, width, _SEVERAL.ink, (f"×{count}",))]
+        return [_rect(x, width - gap, fill, _about_several(bar)), *_caption(x, width, ink, (f"×{len(bar.sequences)}",))]
     (sequence,) = bar.sequences
-    fill, ink = _colours(bar)
-    own = sequence.tokens * scale
-    parts = [_rect(x, min(own, width) - gap, fill, _about(sequence, bar.first))]
-    if width - own > 1:
-        padding = f"padding in the room of id {sequence.id}: {sequence.room - sequence.tokens:,} tokens"
-        parts.append(_rect(x + own, width - own - gap, hatch, padding, is_padding=True))
-    length = f"{sequence.tokens:,}"
+    own_width = min(sequence.num_tokens * scale, width)  # without the rest of its room
+    parts = [_rect(x, own_width - gap, fill, _about(sequence, bar.first))]
+    if width - own_width > 1:
+        padding = f"padding in the room of id {sequence.id}: {sequence.room - sequence.num_tokens:,} tokens"
+        parts.append(_rect(x + own_width, width - own_width - gap, hatch, padding, is_padding=True))
+    length = f"{sequence.num_tokens:,}"
     captions = (f"id {sequence.id} · {length} tokens", f"{sequence.id} · {length}", str(sequence.id))
-    return parts + _caption(x, min(own, width), ink, captions)
+    return parts + _caption(x, own_width, ink, captions)
 
 
 def _rect(x: float, width: float, fill: str, title: str, *, is_padding: bool = False) -> str:
@@ -174,19 +177,19 @@ def _targets(targets: NDArray[np.bool_]) -> list[str]:
 
     Shares of targets are rounded up to thirds, and each third is one path with its own opacity.
     """
-    columns = min(_MOST_COLUMNS, len(targets))
-    edges = np.linspace(0, len(targets), columns + 1).astype(np.int64)
-    counts = np.concatenate(([0], np.cumsum(targets)))
-    shares = np.diff(counts[edges]) / np.diff(edges)
-    levels = np.ceil(shares * 3).astype(np.int64)
-    width = _BARS_WIDTH / columns
+    num_columns = min(_MOST_COLUMNS, len(targets))
+    edges = np.linspace(0, len(targets), num_columns + 1).astype(np.int64)  # of columns, in tokens
+    num_before = np.concatenate(([0], np.cumsum(targets)))  # targets before each token
+    shares = np.diff(num_before[edges]) / np.diff(edges)
+    levels = np.ceil(shares * 3).astype(np.int64)  # [columns]: 0 for no target, to 3
+    column_width = _BARS_WIDTH / num_columns
     parts = []
     for level, opacity in ((1, ".3"), (2, ".6"), (3, ".9")):
-        is_on = np.concatenate(([False], levels == level, [False]))
+        is_on = np.concatenate(([False], levels == level, [False]))  # False on both sides, so that every run ends
         starts, ends = np.flatnonzero(~is_on[:-1] & is_on[1:]), np.flatnonzero(is_on[:-1] & ~is_on[1:])
         if len(starts):
             lines = "".join(
-                f"M{_LABEL_WIDTH + start * width:.4g} 0h{(end - start) * width:.4g}"
+                f"M{_LABEL_WIDTH + start * column_width:.4g} 0h{(end - start) * column_width:.4g}"
                 for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
             )
             parts.append(
@@ -210,21 +213,29 @@ def _legend(y: int, hatch: str, *, has_targets: bool) -> list[str]:
     triangle = f'<path d="M@ 2v11h11z" fill="{_FILLS[2].fill}"/>'
     entries.append((square + triangle, "mask: attention within a sequence (solid: causal)"))
     parts = [f'<g transform="translate({_LABEL_WIDTH} {y})" opacity=".8">']
-    x = 0
+    x, shape_width, gap = 0, 24, 18
     for shape, text in entries:
-        parts.append(shape.replace("@", str(x)) + f'<text x="{x + 24}" y="12">{text}</text>')
-        x += 24 + round(len(text) * _LETTER_WIDTH) + 18
+        parts.append(shape.replace("@", str(x)) + f'<text x="{x + shape_width}" y="12">{text}</text>')
+        x += shape_width + round(len(text) * _LETTER_WIDTH) + gap
     return [*parts, "</g>"]
 
 
 def _colours(bar: Bar) -> _Colours:
-    """Returns a bar's colours, which are not those of its neighbours."""
+    """Returns a bar's colours, which are not those of its neighbours; without a meaning for padding."""
     return _SEVERAL if len(bar.sequences) > 1 else _FILLS[bar.first % len(_FILLS)]
+
+
+def _about_several(bar: Bar) -> str:
+    """Returns the text that appears when the mouse is over a bar of several sequences."""
+    count = len(bar.sequences)
+    num_tokens = sum(sequence.num_tokens for sequence in bar.sequences)
+    ids = ", ".join(str(sequence.id) for sequence in bar.sequences[:_NAMED_IDS])
+    return f"{count} short sequences, {num_tokens:,} tokens together: ids {ids}{'…' if count > _NAMED_IDS else ''}"
 
 
 def _about(sequence: SeenSequence, index: int) -> str:
     """Returns the text that appears when the mouse is over a sequence."""
-    lines = [f"sequence {index}: id {sequence.id}, {sequence.tokens:,} tokens"]
+    lines = [f"sequence {index}: id {sequence.id}, {sequence.num_tokens:,} tokens"]
     if sequence.first_token:
         lines[0] += f" from its token {sequence.first_token:,} on"
     if sequence.group is not None:

@@ -56,9 +56,9 @@ def _inside(bar: Bar, size: int, scale: float) -> str:
     if len(bar.sequences) > 1:
         return _centred((f"×{len(bar.sequences)}",), size, "╌")
     (sequence,) = bar.sequences
-    own = min(round(sequence.tokens * scale), size) if sequence.tokens < sequence.room else size
+    own = min(round(sequence.num_tokens * scale), size) if sequence.num_tokens < sequence.room else size
     redaction = f", {sequence.redaction}" if sequence.redaction else ""
-    captions = (f" {sequence.id} ({sequence.tokens:,}{redaction}) ", f" {sequence.id} ", str(sequence.id))
+    captions = (f" {sequence.id} ({sequence.num_tokens:,}{redaction}) ", f" {sequence.id} ", str(sequence.id))
     return _centred(captions, own, "─") + "·" * (size - own)
 
 

@@ -63,7 +63,7 @@ def draw_bins(
     block = client.get_bins(
         dataset, epoch=epoch, seed=seed, positions=list(positions), skip=skip, expected_digest=header.digest
     )
-    rows = RowMaker(client, info, tokens, decode).rows(block)
+    rows = RowMaker(client, info, tokens=tokens, decode=decode).rows(block)
     return Picture(
         title="; ".join([f"{dataset}, epoch {epoch}, seed {seed}", *map(str, info.resources)]),
         rows=rows,

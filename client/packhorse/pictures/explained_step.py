@@ -83,13 +83,13 @@ class ExplainedStep:
 
     def __repr__(self) -> str:
         """Returns the title, a line for each bin, and a line for each of its sequences."""
-        mean = sum(row.cost for row in self.rows) / len(self.rows)
+        mean_cost = sum(row.cost for row in self.rows) / len(self.rows)
         lines = [self.title]
         for slot, row in enumerate(self.rows):
-            times = f"{row.cost / mean:.2f} times the mean of these bins" if mean else "none"
+            cost = f"{row.cost / mean_cost:.2f} times the mean of these bins" if mean_cost else "none"
             lines.append(
                 f"slot {slot}, {row.name}: {len(row.sequences):,} sequences, {row.num_tokens:,} of {row.capacity:,} "
-                f"tokens, cost {times}"
+                f"tokens, cost {cost}"
             )
             lines += [_sequence_line(sequence, row.cost) for sequence in row.sequences]
         return "\n".join(lines)
@@ -153,7 +153,7 @@ def explain_step(
         worker=topology.worker_of(step),
         topology=topology,
         skip=skip,
-        first_step=min(step, of_epoch.num_steps(num_bins)),
+        first_step=min(step, of_epoch.num_steps(num_bins)),  # the server refuses one after the epoch's end
     ) as stream:
         num_steps = stream.header.num_steps
         if step >= num_steps:
@@ -161,7 +161,8 @@ def explain_step(
                 f"step must be in [0, {num_steps}), got {step}: from position {topology.start_position} on the epoch "
                 f"has {num_steps} steps"
             )
-        block = next(stream).slice(0, stream.topology.stretch_of(step).batch_size)
+        block = next(stream).slice(0, stream.topology.stretch_of(step).batch_size)  # it may hold later steps too
+    maker = RowMaker(client, info, tokens=tokens, decode=decode, cost_linear=topology.cost_linear)
     return ExplainedStep(
         dataset=dataset,
         epoch=epoch,
@@ -170,13 +171,13 @@ def explain_step(
         step=step,
         num_steps=num_steps,
         rank=rank,
-        rows=RowMaker(client, info, tokens, decode, topology.cost_linear).rows(block),
+        rows=maker.rows(block),
     )
 
 
 def _sequence_line(sequence: SeenSequence, cost_of_bin: int) -> str:
     """Returns a line about a sequence: its title, length, share of its bin's cost, origin and beginning."""
-    parts = [f"    {sequence.title}", f"{sequence.tokens:,} tokens"]
+    parts = [f"    {sequence.title}", f"{sequence.num_tokens:,} tokens"]
     if cost_of_bin:
         parts.append(f"{100 * (sequence.cost or 0) / cost_of_bin:.0f} % of the cost")
     if sequence.redaction:

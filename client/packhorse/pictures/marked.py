@@ -1,6 +1,7 @@
 """A sequence as text with its trained tokens marked, for terminals, files and notebooks.
 
-Owns the marks; leaves the origins of text to `packhorse.sft`, and pictures of bins to `pictures/bins`.
+Owns the marks, and cutting tokens into ranges by their mask. Leaves the origins of text to `packhorse.sft`, and
+pictures of bins to `pictures/bins`.
 """
 
 from collections.abc import Callable
@@ -69,13 +70,14 @@ class MarkedSequence:
             decode: function from token ids to text.
         """
         is_trained = np.ones(len(tokens), np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
-        cuts = [0, *(np.flatnonzero(is_trained[1:] != is_trained[:-1]) + 1).tolist(), len(tokens)]
+        changes = np.flatnonzero(is_trained[1:] != is_trained[:-1]) + 1  # [no, no, yes] -> [2]
+        cuts = [0, *changes.tolist(), len(tokens)]
         ranges = [
             MarkedRange(
                 text=decode(tokens[begin:end].tolist()), num_tokens=end - begin, is_trained=bool(is_trained[begin])
             )
             for begin, end in pairwise(cuts)
-            if end > begin
+            if end > begin  # else there are no tokens at all
         ]
         return cls(title=title, ranges=tuple(ranges))
 
@@ -87,9 +89,9 @@ class MarkedSequence:
         return f"{self.title}: {num_tokens:,} tokens, {num_trained:,} trained"
 
     def runs(self) -> list[tuple[str, bool]]:
-        """Returns (text, whether it is trained on) for each range, with equal neighbours joined."""
-        neighbours = groupby(self.ranges, key=lambda marked: marked.is_trained)
-        return [("".join(marked.text for marked in equal), is_trained) for is_trained, equal in neighbours]
+        """Returns (text, whether it is trained on), with neighbours joined that are all trained on, or all not."""
+        runs = groupby(self.ranges, key=lambda marked: marked.is_trained)
+        return [("".join(marked.text for marked in ranges), is_trained) for is_trained, ranges in runs]
 
     def text(self) -> str:
         """Returns the sequence for a plain terminal or a file: trained text in [[ ]], then a table of origins."""
@@ -98,8 +100,9 @@ class MarkedSequence:
 
     def table(self) -> list[str]:
         """Returns a table as lines: whether each range is trained on, its tokens, origin and first characters."""
-        unnamed = "template" if any(marked.origin for marked in self.ranges) else "-"
-        origins = [marked.origin or unnamed for marked in self.ranges]
+        has_origins = any(marked.origin for marked in self.ranges)
+        without_origin = "template" if has_origins else "-"  # if no range has one, the sequence is of no template
+        origins = [marked.origin or without_origin for marked in self.ranges]
         width = max(map(len, ["origin", *origins]))
         lines = [f"  trained  tokens  {'origin':{width}}  text"]
         for marked, origin in zip(self.ranges, origins, strict=True):

@@ -95,7 +95,7 @@ def _sequence_lines(row: SeenRow, width: int) -> list[str]:
     """Returns a line for each of a row's first sequences, with its beginning."""
     lines = []
     for sequence in row.sequences[:_NAMED_SEQUENCES]:
-        line = f"    {sequence.title}, {sequence.tokens:,} tokens: {sequence.beginning}"
+        line = f"    {sequence.title}, {sequence.num_tokens:,} tokens: {sequence.beginning}"
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
     if len(row.sequences) > _NAMED_SEQUENCES:
         lines.append(f"    … and {len(row.sequences) - _NAMED_SEQUENCES:,} more sequences")

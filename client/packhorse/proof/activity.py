@@ -156,17 +156,23 @@ def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: fl
     """
     hosts = hosts_of(target)
     credentials = Credentials(access.or_environment(), hosts)
-    found: dict[int, ServerActivity] = {}
-    for address in (address for host in hosts for address in addresses_of(host)):
-        of_address: dict[int, ServerActivity] = {}
-        num_processes = tries = 1
-        while len(of_address) < num_processes and tries <= _TRIES_PER_PROCESS * num_processes:
-            answer = _ask(address, credentials, timeout_seconds)
-            of_address[answer.process] = answer
-            num_processes = answer.num_processes
-            tries += 1
-        found |= of_address
+    found: dict[int, ServerActivity] = {}  # by process, which may be reached at several addresses
+    for host in hosts:
+        for address in addresses_of(host):
+            found |= _ask_all(address, credentials, timeout_seconds)
     return list(found.values())
+
+
+def _ask_all(address: Address, credentials: Credentials, timeout_seconds: float) -> dict[int, ServerActivity]:
+    """Returns the activity of each process at an address, by process: one may be missing after too many tries."""
+    found: dict[int, ServerActivity] = {}
+    num_processes, num_tries = 1, 0  # the first answer says how many processes there are
+    while len(found) < num_processes and num_tries < _TRIES_PER_PROCESS * num_processes:
+        answer = _ask(address, credentials, timeout_seconds)
+        found[answer.process] = answer
+        num_processes = answer.num_processes
+        num_tries += 1
+    return found
 
 
 def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> ServerActivity:
@@ -195,7 +201,7 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
         ),
         waiting_in_lanes={lane.name: lane.num_waiting for lane in answer.lanes},
         sent={sent.name: (sent.num_bins, sent.num_sequences, sent.num_tokens) for sent in answer.datasets},
-        **{
+        **{  # the fields from processor_seconds on, whose names are the same in the message
             field.name: getattr(answer.process_activity, field.name)
             for field in answer.process_activity.DESCRIPTOR.fields
         },
@@ -205,4 +211,6 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
 def refusal_at(address: Address, credentials: Credentials) -> PackhorseError | None:
     """Returns the error if an address refuses the connection because of certificates; else None."""
     endpoint = endpoint_of(address)
-    return None if endpoint is None else refusal_of(endpoint, credentials.access, uses_tls=credentials.uses_tls)
+    if endpoint is None:  # e.g. a unix socket
+        return None
+    return refusal_of(endpoint, credentials.access, uses_tls=credentials.uses_tls)

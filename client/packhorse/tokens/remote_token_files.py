@@ -136,7 +136,7 @@ def _opened_index(path: Path, tokens_bytes: int, where: str) -> TokenIndex:
         index = MegatronIndex(path, bin_size_bytes=tokens_bytes)
         index.refuse_sentences()
         return index
-    return FlatBoundaries(path, tokens_bytes, where)
+    return FlatBoundaries(path, size_bytes=tokens_bytes, where=where)
 
 
 @dataclass(frozen=True, slots=True)

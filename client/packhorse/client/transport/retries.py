@@ -92,12 +92,12 @@ class Attempts:
         if self._is_damaged and self._num_damaged >= MOST_DAMAGED:
             error.args = (f"{error} (more than {MOST_DAMAGED} answers were damaged, with few sound ones between)",)
             return False
-        is_known = self._has_answered() or not isinstance(error, ServerUnavailableError)
+        is_known = self._has_answered() or not isinstance(error, ServerUnavailableError)  # other errors are answers
         limit = self._policy.limit_seconds(is_known=is_known)
         self._failures += 1
         delay = max(self._policy.delay_seconds(self._failures), error.retry_after_seconds or 0.0)
         elapsed = self._elapsed_seconds()
-        if elapsed + delay > limit or limit == 0:
+        if elapsed + delay > limit or limit == 0:  # a limit of 0 allows one attempt, even if no time has passed
             if not is_known:
                 tried = f"tried for {elapsed:.0f} s; " if self._failures > 1 or elapsed >= 1 else ""
                 error.args = (f"{error} ({tried}is a server listening there?)",)
@@ -130,6 +130,7 @@ class Attempts:
         self._logged_at = time.monotonic()
 
     def _elapsed_seconds(self) -> float:
+        """Returns the seconds since this wait began."""
         return time.monotonic() - self._began_at
 
 

@@ -21,6 +21,12 @@ from packhorse.formats.object_store import is_url, without_secrets
 INDEX = "index.json"
 """Name of the index in its folder."""
 
+_SIZE_BYTES = 4
+"""Bytes that the size of a column without a fixed one takes at a sequence's beginning."""
+
+_NOT_AN_INDEX = (KeyError, TypeError, ValueError, RecursionError)
+"""What reading an index raises if it is no JSON (RecursionError if it is nested too deeply), or lacks a fact."""
+
 _Bytes = TypeVar("_Bytes", int, NDArray[np.int64])
 """Byte offsets or sizes: of one sequence, or of all sequences of a shard."""
 
@@ -47,19 +53,19 @@ class ColumnLayout(NamedTuple):
     size_bytes: int | None
     """The column's fixed size; None if it has none."""
 
-    def cell(self, sequence: _Bytes, size_at: Callable[[_Bytes], _Bytes]) -> tuple[_Bytes, _Bytes | int]:
+    def cell(self, sequence_begin: _Bytes, size_at: Callable[[_Bytes], _Bytes]) -> tuple[_Bytes, _Bytes | int]:
         """Returns where the column's cell begins, and its size; of one sequence or, with arrays, of several.
 
         Args:
-            sequence: where the sequence begins.
+            sequence_begin: the offset at which the sequence begins.
             size_at: reads a size at an offset.
         """
-        begin = sequence + self.fixed_bytes_before
+        begin = sequence_begin + self.fixed_bytes_before
         for number in range(self.variable_columns_before):
-            begin = begin + size_at(sequence + 4 * number)
+            begin = begin + size_at(sequence_begin + _SIZE_BYTES * number)
         if self.size_bytes is not None:
             return begin, self.size_bytes
-        return begin, size_at(sequence + 4 * self.variable_columns_before)
+        return begin, size_at(sequence_begin + _SIZE_BYTES * self.variable_columns_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,22 +147,28 @@ def _entries(path: Path | str) -> list[_Entry]:
             index = json.loads(file.read().decode())
         version, shards = index["version"], list(index["shards"])
         formats = {shard["format"] for shard in shards}
-        entries = [_entry(shard) for shard in shards] if version == 2 and formats == {"mds"} else []
-    except (UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except _NOT_AN_INDEX as error:
         raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
     if version != 2:
         raise ValueError(f"{where} has version {version}; only version 2 of MDS can be read")
     if formats != {"mds"}:
         found = ", ".join(sorted(map(str, formats))) or "none"
         raise ValueError(f"{where} must name shards of format mds; found: {found}")
-    return entries
+    try:
+        return [_entry(shard) for shard in shards]
+    except _NOT_AN_INDEX as error:
+        raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
 
 
 def _entry(shard: dict[str, Any]) -> _Entry:
     """Reads the index's object about a shard; a KeyError, TypeError or ValueError if it lacks a fact."""
     raw = shard["raw_data"]
     return _Entry(
-        columns=_Columns(*(list(shard[f"column_{what}"]) for what in _Columns._fields)),
+        columns=_Columns(
+            names=list(shard["column_names"]),
+            encodings=list(shard["column_encodings"]),
+            sizes=list(shard["column_sizes"]),
+        ),
         name=os.fspath(raw["basename"]),
         size_bytes=int(raw["bytes"]),
         num_sequences=int(shard["samples"]),
@@ -167,17 +179,22 @@ def _entry(shard: dict[str, Any]) -> _Entry:
 def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, ColumnLayout]:
     """Returns where each column is in a sequence, by name; a column's size is None or 0 if it is not fixed."""
     layouts = {}
-    fixed_bytes = 4 * sum(not size for size in sizes)
+    fixed_bytes = _SIZE_BYTES * sum(not size for size in sizes)
     variable_columns = 0
     for name, size in zip(names, sizes, strict=True):
-        layouts[name] = ColumnLayout(fixed_bytes, variable_columns, size or None)
+        layouts[name] = ColumnLayout(
+            fixed_bytes_before=fixed_bytes, variable_columns_before=variable_columns, size_bytes=size or None
+        )
         fixed_bytes += size or 0
         variable_columns += not size
     return layouts
 
 
 def _shard(folder: Path | str, entry: _Entry) -> Shard:
-    """Returns the shard of an index's entry; raises if it is missing from the disk, or there only compressed."""
+    """Returns the shard of an index's entry; raises if it is missing from the disk, or there only compressed.
+
+    A store is not asked before a shard is read.
+    """
     path = below(folder, entry.name)
     if isinstance(folder, Path) and isinstance(path, Path) and not path.exists():
         compressed = entry.compressed

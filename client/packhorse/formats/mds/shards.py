@@ -32,9 +32,11 @@ INTEGERS: dict[str, np.dtype[Any]] = {
 }
 """Encoding of a column of single integers -> their type."""
 
-_MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a process has about a thousand
+_MAX_OPEN_SHARDS = 256
+"""Shards that are mapped at once: a map holds a file descriptor, of which a process has about a thousand."""
 
 _U32 = np.dtype("<u4")
+"""Type of the number of sequences, of their offsets, and of a column's size."""
 
 
 class MdsShards:
@@ -69,6 +71,7 @@ class MdsShards:
         """Name -> encoding, in the order of a sequence's bytes."""
         self._layouts = index.layouts
         self._shards = index.shards
+        # Exclusive end of every shard, in sequences: shards of 3 and 2 -> [3, 5].
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
         # Only one shard of a store is held, because it is in memory as a whole.
         self._open = BoundedCache[int, mmap.mmap | bytes](1 if is_url(self.path) else _MAX_OPEN_SHARDS)
@@ -90,20 +93,22 @@ class MdsShards:
         """
         number, row = self.shard_of(index)
         shard, mapped = self._shards[number], self._map(number)
-        begin, end = struct.unpack_from("<2I", mapped, 4 + 4 * row)
+        begin, end = struct.unpack_from("<2I", mapped, _U32.itemsize * (1 + row))  # after the number of sequences
         return self.cell_of(memoryview(mapped)[begin:end], column, f"{shard.where}: sequence {row}")
 
     def shard_of(self, index: int) -> tuple[int, int]:
         """Returns the number of the shard that holds a sequence, and the sequence's row there; see `cell`."""
         check_index(index, len(self), self.where)
         number = bisect_right(self._ends, index)
-        return number, index - self._ends[number] + self._shards[number].num_sequences
+        first = self._ends[number] - self._shards[number].num_sequences
+        return number, index - first
 
     def shards_of(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the numbers of the shards that hold n sequences, and the rows there: int64 [n] each."""
         ends = np.array(self._ends)
         numbers = np.searchsorted(ends, indices, side="right")
-        return numbers, indices - np.concatenate([[0], ends])[numbers]
+        firsts = np.concatenate([[0], ends[:-1]])  # of every shard: ends [3, 5] -> [0, 3]
+        return numbers, indices - firsts[numbers]
 
     def cell_of(self, sequence: memoryview, column: str, where: str) -> memoryview:
         """Returns the bytes of one column from the bytes of a whole sequence, as a view.
@@ -113,11 +118,10 @@ class MdsShards:
         """
         try:
             begin, size = self._layouts[column].cell(0, lambda at: int(struct.unpack_from("<I", sequence, at)[0]))
-            is_beyond = begin + size > len(sequence)
-        except struct.error:  # even a size is beyond the end
-            is_beyond = True
-        if is_beyond:
-            raise ValueError(f"{where}, column {column!r} ends after the sequence: it is corrupt")
+        except struct.error:  # even a size is beyond the sequence's end
+            raise _ends_late(where, column) from None
+        if begin + size > len(sequence):
+            raise _ends_late(where, column)
         return sequence[begin : begin + size]
 
     @property
@@ -162,18 +166,18 @@ class MdsShards:
             ValueError: the column holds no lists of integers, or the shard is corrupt.
         """
         encoding = self.columns[column]
-        found = array_type(encoding)
-        is_array = found is not None and (found.dtype is None or found.dtype.kind in "iu")
-        if not is_array and encoding != "json":
+        array = array_type(encoding)
+        may_hold_integers = array is not None and (array.dtype is None or array.dtype.kind in "iu")
+        if not may_hold_integers and encoding != "json":
             raise ValueError(
                 f"{self.where}: column {column!r} is encoded as {encoding!r}, but arrays or lists of integers are "
                 "needed"
             )
         begins, sizes = self._cells(number, column)
         where = self._shards[number].where
-        if found is not None and found.dtype is not None and found.shape is None:
-            heads = self._read_at(number, column, begins, np.dtype("u1"))
-            return list_lengths(heads, sizes, found.dtype, where, column)
+        if array is not None and array.dtype is not None and array.shape is None:
+            heads = self._read_at(number, column, begins, np.dtype("u1"))  # the first byte of each cell
+            return list_lengths(heads, sizes, array.dtype, where, column)
         mapped = memoryview(self._map(number))
         cells = zip(begins.tolist(), sizes.tolist(), strict=True)
         return np.array(
@@ -193,15 +197,15 @@ class MdsShards:
         )
         is_beyond = begins + size > offsets[1:]
         if is_beyond.any():
-            row = int(is_beyond.argmax())
-            raise ValueError(f"{shard.where}: sequence {row}, column {column!r} ends after the sequence: it is corrupt")
-        return begins, np.broadcast_to(size, begins.shape)
+            raise _ends_late(f"{shard.where}: sequence {int(is_beyond.argmax())}", column)
+        return begins, np.broadcast_to(size, begins.shape)  # a fixed size is one number for all
 
     def _read_at(self, number: int, column: str, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Reads a number at each byte offset of a shard: dtype [n]; a ValueError if one is beyond the file."""
         data = np.frombuffer(self._map(number), np.uint8)
+        indices = offsets[:, None] + np.arange(dtype.itemsize)  # [n, itemsize]: offset 8 of u2 -> [8, 9]
         try:
-            return data[offsets[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+            return data[indices].view(dtype)[:, 0]
         except IndexError:
             raise ValueError(
                 f"{self._shards[number].where}: column {column!r} ends after the file: it is corrupt"
@@ -234,9 +238,14 @@ def _map_shard(shard: Shard) -> mmap.mmap | bytes:
 
 def head_bytes(num_sequences: int) -> int:
     """Returns the size of a shard's head: the number of its sequences, where each begins, and where the last ends."""
-    return 4 + 4 * (num_sequences + 1)
+    return _U32.itemsize * (1 + num_sequences + 1)
+
+
+def _ends_late(where: str, column: str) -> ValueError:
+    """Returns the error for a cell that does not lie in its sequence."""
+    return ValueError(f"{where}, column {column!r} ends after the sequence: it is corrupt")
 
 
 def _offsets(shard: mmap.mmap | bytes, num_sequences: int) -> NDArray[np.uint32]:
     """Returns where a shard's sequences begin and the last ends, in bytes: uint32 [n + 1]."""
-    return np.frombuffer(shard, _U32, num_sequences + 1, 4)
+    return np.frombuffer(shard, _U32, count=num_sequences + 1, offset=_U32.itemsize)

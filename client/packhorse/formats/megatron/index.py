@@ -40,7 +40,7 @@ class MegatronIndex:
             ValueError: it is not a valid index, or does not fit the `.bin`; the message names the file and the fault.
         """
         self.path = megatron_paths(path).idx_path
-        self._mapped: mmap.mmap | bytes | None = map_file(self.path)
+        self._mapped: mmap.mmap | bytes | None = map_file(self.path)  # None after unpickling, until it is needed
         self._header = read_header(self._mapped[: HEADER.size], len(self._mapped), str(self.path))
         self.dtype = DTYPES[self._header.dtype_code]
         """Type of the tokens in `.bin`."""
@@ -58,17 +58,19 @@ class MegatronIndex:
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Lengths in tokens: int32 [S]."""
-        return np.frombuffer(self._buffer(), "<i4", len(self), HEADER.size)
+        return np.frombuffer(self._buffer(), "<i4", count=len(self), offset=HEADER.size)
 
     @property
     def offsets(self) -> NDArray[np.int64]:
         """Where each sequence begins in `.bin`, in bytes: int64 [S]."""
-        return np.frombuffer(self._buffer(), "<i8", len(self), HEADER.size + 4 * len(self))
+        after_lengths = HEADER.size + 4 * len(self)
+        return np.frombuffer(self._buffer(), "<i8", count=len(self), offset=after_lengths)
 
     @property
     def document_indices(self) -> NDArray[np.int64]:
         """The first sequence of each document, and S at the end: int64 [D]."""
-        return np.frombuffer(self._buffer(), "<i8", self._header.num_document_indices, HEADER.size + 12 * len(self))
+        after_offsets = HEADER.size + (4 + 8) * len(self)
+        return np.frombuffer(self._buffer(), "<i8", count=self._header.num_document_indices, offset=after_offsets)
 
     def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns where sequences begin in `.bin`, in bytes, and their lengths in tokens: int64 [len(rows)] each."""
@@ -93,21 +95,32 @@ class MegatronIndex:
         """
         indices = self.document_indices
         for begin in range(0, len(indices), CHUNK_ELEMENTS):
-            some = indices[begin : begin + CHUNK_ELEMENTS + 1]
-            of_several = np.flatnonzero(some[1:] - some[:-1] > 1)
+            # Of each document of the chunk: indices [0, 1, 3] -> 1 and 2 sequences.
+            num_sequences = np.diff(indices[begin : begin + CHUNK_ELEMENTS + 1])
+            of_several = np.flatnonzero(num_sequences > 1)
             if of_several.size:
                 at = int(of_several[0])
                 raise ValueError(
-                    f"{self.path}: document {begin + at} is {some[at + 1] - some[at]} sequences, such as the sentences "
+                    f"{self.path}: document {begin + at} is {num_sequences[at]} sequences, such as the sentences "
                     "that --split-sentences makes, and packing would shuffle them apart. Join the sentences of each "
                     f"document: `packhorse tokenize --input {self.path} --output JOINED`, or write the pair again "
                     "without that flag"
                 )
 
     def _check_contents(self, bin_size_bytes: int | None) -> None:
-        """Checks that sequences lie end to end from byte 0, as long as the `.bin`, and checks the document indices."""
+        """Checks the sequences, the document indices, and that the sequences are as long as the `.bin`."""
+        end_bytes = self._checked_end_bytes()
+        self._check_document_indices()
+        if bin_size_bytes is not None and end_bytes != bin_size_bytes:
+            raise ValueError(
+                f"{self.path}: its {len(self)} sequences take {end_bytes} bytes, and the .bin has {bin_size_bytes}: "
+                "one of the two files is truncated, older than the other, or from elsewhere"
+            )
+
+    def _checked_end_bytes(self) -> int:
+        """Returns where the last sequence ends, in bytes; a ValueError unless all lie end to end from byte 0."""
         lengths, offsets, itemsize = self.lengths, self.offsets, self.dtype.itemsize
-        end_bytes = 0
+        end_bytes = 0  # of the chunks before
         for begin in range(0, len(self), CHUNK_ELEMENTS):
             sizes_bytes = lengths[begin : begin + CHUNK_ELEMENTS].astype(np.int64) * itemsize
             some_offsets = offsets[begin : begin + CHUNK_ELEMENTS]
@@ -128,12 +141,7 @@ class MegatronIndex:
                     "damaged, or chooses from the sequences of another; write the pair again"
                 )
             end_bytes = int(ends_bytes[-1])
-        self._check_document_indices()
-        if bin_size_bytes is not None and end_bytes != bin_size_bytes:
-            raise ValueError(
-                f"{self.path}: its {len(self)} sequences take {end_bytes} bytes, and the .bin has {bin_size_bytes}: "
-                "one of the two files is truncated, older than the other, or from elsewhere"
-            )
+        return end_bytes
 
     def _check_document_indices(self) -> None:
         """Checks that document indices ascend from 0 to S."""

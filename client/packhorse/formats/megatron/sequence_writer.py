@@ -44,9 +44,9 @@ class SequenceWriter(ABC):
         self.dtype = token_dtype(vocab_size)
         self.bin_path, self.idx_path = megatron_paths(path)
         self._vocab_size = vocab_size
-        self._written_lengths = array("i")  # of each sequence
+        self._written_lengths = array("i")  # C ints, 4 bytes each, because there may be billions of sequences
         self._num_tokens = 0
-        self._files = AtomicFiles(self._paths(), overwrite=overwrite)
+        self._files = AtomicFiles(self._paths(), overwrite=overwrite)  # `_paths` needs the paths above
 
     @abstractmethod
     def _paths(self) -> Sequence[Path]:
@@ -91,7 +91,7 @@ class SequenceWriter(ABC):
         return np.frombuffer(self._written_lengths, dtype=np.intc) if len(self) else np.empty(0, dtype=np.intc)
 
     def _checked(self, tokens: ArrayLike) -> NDArray[np.integer]:
-        """Returns one sequence as an array; a ValueError if it is not a list of integers."""
+        """Returns one sequence as an array; a ValueError if it is not a list of token ids in the vocabulary."""
         values = np.asarray(tokens)
         if values.ndim != 1 or not 1 <= len(values) < 1 << 31 or not np.issubdtype(values.dtype, np.integer):
             raise ValueError(
@@ -112,12 +112,15 @@ class SequenceWriter(ABC):
             )
 
     def _copy(self, tokens: MegatronTokens, out: BinaryIO) -> None:
-        """Copies all tokens of another pair to `out`; a ValueError if they are of another type."""
+        """Copies all tokens of another pair to `out`, and counts its sequences; a ValueError for another token type.
+
+        Ids are not checked: the caller promises that the other pair has the same vocab_size.
+        """
         if tokens.dtype != self.dtype:
             raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
         with tokens.path.open("rb") as file:
             shutil.copyfileobj(file, out, COPIED_BYTES)
-        self._count(np.array(tokens.lengths))
+        self._count(np.array(tokens.lengths))  # a copy, because the index's view is not aligned in memory
 
     def _count(self, lengths: NDArray[np.integer]) -> None:
         """Counts sequences of these lengths as written."""

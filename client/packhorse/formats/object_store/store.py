@@ -20,6 +20,8 @@ _Result = TypeVar("_Result")
 
 _INSTALL = "pip install 'packhorse[stores]' for s3://, gcsfs for gs://, adlfs for az://, huggingface_hub for hf://"
 """What to install for each kind of URL, for messages."""
+_MOST_CHARACTERS = 200
+"""Most characters of a store's own message in ours."""
 _answered: set[str] = set()
 """Stores that have answered this process, as scheme and host: "s3://bucket"."""
 
@@ -59,7 +61,12 @@ class _Opened(NamedTuple):
 
 
 class Store:
-    """The store of one URL. It pickles by URL; each process opens the store itself."""
+    """The store of one URL. It pickles by URL; each process opens the store itself.
+
+    Args:
+        url: URL of an object or a folder of objects.
+        options: how the store is reached; None for the defaults.
+    """
 
     def __init__(self, url: str, options: StoreOptions | None = None) -> None:
         self.url = url
@@ -83,13 +90,13 @@ class Store:
             TokenStoreError: no attempt before the deadline was answered, or `ask` raised one.
             ValueError: no store has such URLs.
         """
-        host = "/".join(self.url.split("/", 3)[:3])
+        host = "/".join(self.url.split("/", 3)[:3])  # "s3://bucket/folder/file" -> "s3://bucket"
         opened = self._open()
         attempts = StoreAttempts(self.options.retry, without_secrets(self.url))
         while True:
             try:
                 answer = attempts.within(self.options.attempt_seconds, lambda: ask(opened.file_system, opened.path))
-            except TokenStoreError:  # asking again would not help
+            except TokenStoreError:  # raised by `ask`: asking again would not help
                 raise
             except (FileNotFoundError, PermissionError) as error:
                 raise type(error)(
@@ -137,7 +144,7 @@ class Store:
     def _first_line(self, error: BaseException) -> str:
         """Returns the first line of an error's message, without the secrets of URLs."""
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return text_without_secrets(line.replace(self.url, without_secrets(self.url)))[:200]
+        return text_without_secrets(line.replace(self.url, without_secrets(self.url)))[:_MOST_CHARACTERS]
 
     def _no_answer(self, what: str, attempts: StoreAttempts, error: Exception) -> TokenStoreError:
         """Returns the error of the last attempt for which there was time; `what` is as for `request`."""
@@ -155,7 +162,7 @@ class Store:
         A forked process opens its own, because connections and threads do not survive a fork.
         """
         if self._opened is None or self._opened.process != os.getpid():
-            require("fsspec", "stores")
+            require("fsspec", "stores")  # its own error; those below are of the kind of URL
             try:
                 file_system, path = require("fsspec.core", "stores").url_to_fs(self.url, **self.options.storage_options)
             except ImportError as error:

@@ -5,7 +5,7 @@ Owns what tells versions apart. Leaves asking the store, with deadlines and retr
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -39,10 +39,11 @@ class StoredObject(Store):
                 f"{without_secrets(url)} is a folder; give the URL of the token file or of its index"
             )
         self.size_bytes = int(facts["size"])
-        self._facts = {name: facts.get(name) for name in ("size", *_VERSIONS, *_TIMES)}
+        self._facts = {name: facts.get(name) for name in ("size", *_VERSIONS, *_TIMES)}  # what tells versions apart
         self._has_ranges = facts.get("partial") is not False  # fsspec's word for a web server's "Accept-Ranges: none"
-        self.modified_ns = next((_nanoseconds(facts[name]) for name in _TIMES if facts.get(name) is not None), 0)
-        self.version = next((str(facts[name]).strip('"') for name in _VERSIONS if facts.get(name) is not None), "")
+        self.modified_ns = _nanoseconds(_first_known(facts, _TIMES, default=0))
+        """When the object was changed, in nanoseconds since 1970; 0 if the store does not say."""
+        self.version = str(_first_known(facts, _VERSIONS, default="")).strip('"')
         """The store's name of this version, such as an ETag; empty if it has none."""
         version_or_time = self.version or str(self.modified_ns)
         self.key = hashlib.sha256(f"{url}\n{self.size_bytes}\n{version_or_time}".encode()).hexdigest()[:32]
@@ -94,6 +95,11 @@ class StoredObject(Store):
         )
 
 
+def _first_known(facts: Mapping[str, Any], names: Sequence[str], *, default: object) -> Any:
+    """Returns the first of these facts that the store gives; `default` if it gives none."""
+    return next((facts[name] for name in names if facts.get(name) is not None), default)
+
+
 def _is_replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Returns whether an object has another size, or all its known versions and times of change are others.
 
@@ -112,6 +118,6 @@ def _nanoseconds(when: Any) -> int:
             when = datetime.fromisoformat(when)
         except ValueError:
             return 0
-    if isinstance(when, datetime):
+    if isinstance(when, datetime):  # seconds and microseconds apart, because a float would round their sum
         return int(when.timestamp()) * _NANOSECONDS + when.microsecond * 1000
     return int(when * _NANOSECONDS) if isinstance(when, int | float) else 0

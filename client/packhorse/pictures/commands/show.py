@@ -61,7 +61,7 @@ class _Options:
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank, with --step.")
 @click.option(
     "--id",
-    "names",
+    "ids_or_keys",
     multiple=True,
     metavar="ID|KEY",
     help="Print the position, step, rank and slot of a sequence. May be given several times.",
@@ -76,10 +76,10 @@ def command(
     position: int | None,
     cursor: str | None,
     step: int | None,
-    names: tuple[str, ...],
+    ids_or_keys: tuple[str, ...],
     html: Path | None,
     as_json: bool,
-    **more: Any,
+    **run_and_tokens: Any,
 ) -> None:
     """Draw bins of DATASET, explain a step of a run, or find a sequence.
 
@@ -92,28 +92,30 @@ def command(
     rows in --tokens, lengths and costs. To find a sequence, give --id. A whole number is an id; anything else, such as
     a URL or a number in quotes, is a key. It exits with 1 if the dataset lacks one.
     """
-    questions = {"--position": position is not None, "--cursor": cursor is not None, "--step": step is not None}
-    given = [flag for flag, is_given in (questions | {"--id": bool(names)}).items() if is_given]
+    questions = {
+        "--position": position is not None,
+        "--cursor": cursor is not None,
+        "--step": step is not None,
+        "--id": bool(ids_or_keys),
+    }
+    given = [flag for flag, is_given in questions.items() if is_given]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} exclude each other; give one of them")
-    options = _Options(**more)
+    if ids_or_keys and html is not None:
+        raise click.UsageError("--id draws no picture that --html could save; leave --html out")
+    options = _Options(**run_and_tokens)
     source, decode = open_tokens(options.tokens, options.id_column), decoder(options.tokenizer, options.tokens)
     with asking_for(target, timeout_seconds, dataset) as (client, name):
-        if names:
+        if ids_or_keys:
             mark = marker(source, decode, options.tokens, client.get_dataset(name))
-            print_locations(_located(client, name, names, options), as_json=as_json, mark=mark)
+            print_locations(_located(client, name, ids_or_keys, options), as_json=as_json, mark=mark)
         elif step is not None:
-            explained = _explained(client, name, step, options, source, decode)
-            if as_json:
-                click.echo(json.dumps(explained.facts(), indent=2))
-            else:
-                _print(explained.picture(), html, as_json=False)
-                click.echo(str(explained))
+            _print_step(_explained(client, name, step, options, source, decode), html, as_json=as_json)
         else:
             begin = _Begin(epoch=options.epoch, seed=options.seed, position=position or 0)
             if cursor is not None:
                 begin = _read_cursor(cursor)
-            _print(_drawn(client, name, begin, options, source, decode), html, as_json=as_json)
+            _print_bins(_drawn(client, name, begin, options, source, decode), html, as_json=as_json)
 
 
 def _located(client: Client, dataset: str, ids_or_keys: Iterable[str], options: _Options) -> Sequence[SequenceLocation]:
@@ -189,12 +191,34 @@ def _read_cursor(text: str) -> _Begin:
         ) from None
 
 
-def _print(picture: Picture, html: Path | None, *, as_json: bool) -> None:
+def _print_bins(picture: Picture, html: Path | None, *, as_json: bool) -> None:
     """Saves a picture as an HTML page if one is named; prints it as JSON, or as text if there is no page."""
-    if html is not None:
-        html.write_text(picture.page(), encoding="utf-8")
-        click.echo(f"picture: {html}", err=True)
+    _save_page(picture, html)
     if as_json:
         click.echo(json.dumps(picture.facts(), indent=2))
     elif html is None:
-        click.echo(picture.text(None if sys.stdout.isatty() else _WIDTH_IN_FILES))
+        click.echo(_text_of(picture))
+
+
+def _print_step(explained: ExplainedStep, html: Path | None, *, as_json: bool) -> None:
+    """Saves a step's picture if a page is named; prints the step as JSON, or as text, drawn if there is no page."""
+    picture = explained.picture()
+    _save_page(picture, html)
+    if as_json:
+        click.echo(json.dumps(explained.facts(), indent=2))
+        return
+    if html is None:
+        click.echo(_text_of(picture))
+    click.echo(str(explained))
+
+
+def _save_page(picture: Picture, html: Path | None) -> None:
+    """Saves a picture as an HTML page; does nothing if none is named."""
+    if html is not None:
+        html.write_text(picture.page(), encoding="utf-8")
+        click.echo(f"picture: {html}", err=True)
+
+
+def _text_of(picture: Picture) -> str:
+    """Returns a picture as text, as wide as the terminal."""
+    return picture.text(None if sys.stdout.isatty() else _WIDTH_IN_FILES)

@@ -14,12 +14,14 @@ import numpy as np
 from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.service import access_of_command, asking
 from packhorse.cli.shared.timeouts import Seconds
+from packhorse.client import Client
 from packhorse.proof.commands._streams_shape import streams_shape
 from packhorse.proof.load import Load, Measured, run_load
 from packhorse.topology import Topology
 from packhorse.topology.checks import counted
 
 _PERCENTILES = (50, 90, 99)
+"""Percentiles of waits that are reported, in percent."""
 _MOST_PROCESSES = 8
 """Processes that share the streams without --processes."""
 _BUSY_SHARE = 0.8
@@ -73,17 +75,11 @@ def command(
     """
     if target.startswith("embedded:"):
         raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")
-    if dataset is None:
-        with asking(target, None) as client:
-            names = [info.name for info in client.list_datasets()]
-        if not names:
-            raise click.UsageError(
-                "this token may not read any of the server's datasets; use another token, or name a dataset as DATASET"
-            )
-        dataset = names[0]
-    else:
-        with asking(target, None) as client:
-            client.get_dataset(dataset)
+    with asking(target, timeout_seconds=None) as client:
+        if dataset is None:
+            dataset = _first_dataset(client)
+        else:
+            client.get_dataset(dataset)  # so that an unknown name is refused once, and not by every stream
     load = Load(
         target=target,
         access=access_of_command(),
@@ -104,13 +100,26 @@ def command(
     context.exit(1 if facts["failed_streams"] else 0)
 
 
+def _first_dataset(client: Client) -> str:
+    """Returns the name of the first dataset of the server; a UsageError if this token may read none."""
+    names = [info.name for info in client.list_datasets()]
+    if not names:
+        raise click.UsageError(
+            "this token may not read any of the server's datasets; use another token, or name a dataset as DATASET"
+        )
+    return names[0]
+
+
 def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_cores: int) -> dict[str, Any]:
-    """Returns all figures of the bench, for JSON and for `_lines`."""
+    """Returns all figures of the bench, for JSON and for `_lines`.
+
+    `processor_seconds` is the processor time of all reading processes, and `num_cores` what this machine has.
+    """
     good = [stream for stream in streams if not stream.error]
-    # Without streams that failed: one that was not admitted waits longer than the others read.
+    # Without streams that failed, if others did not: one that was not admitted waits longer than the others read.
     took = max(stream.seconds for stream in good or streams)
-    rates = [stream.num_ids / stream.seconds for stream in good]
-    median = statistics.median(rates) if rates else 0.0
+    ids_per_second = [stream.num_ids / stream.seconds for stream in good]
+    median = statistics.median(ids_per_second) if ids_per_second else 0.0
     return {
         "target": load.target,
         "dataset": load.dataset,
@@ -128,7 +137,7 @@ def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_co
         "ids_per_second": sum(stream.num_ids for stream in streams) / took,
         "tokens_per_second": sum(stream.num_tokens for stream in streams) / took,
         "bins_per_second": sum(stream.num_bins for stream in streams) / took,
-        "slowest_over_median": min(rates) / median if median else None,
+        "slowest_over_median": min(ids_per_second) / median if median else None,
         "bench_cores": processor_seconds / took,
         "machine_cores": num_cores,
     }
@@ -138,23 +147,23 @@ def _percentiles(seconds: list[float]) -> dict[str, float] | None:
     """Returns the count, percentiles and maximum of times; None if nothing was measured."""
     if not seconds:
         return None
-    found = {f"p{q}": float(value) for q, value in zip(_PERCENTILES, np.percentile(seconds, _PERCENTILES), strict=True)}
-    return {"count": len(seconds), **found, "max": max(seconds)}
+    values = np.percentile(seconds, _PERCENTILES).tolist()
+    percentiles = {f"p{percent}": value for percent, value in zip(_PERCENTILES, values, strict=True)}
+    return {"count": len(seconds), **percentiles, "max": max(seconds)}
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
     """Returns the figures as lines of text."""
-    streams = streams_shape(facts["world_size"], facts["workers_per_rank"])
-    shape = f"{streams}, {counted(facts['batch_size'], 'bin')} a step"
-    first = f"{counted(facts['streams'], 'stream')} of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"
+    ranks_and_workers = streams_shape(facts["world_size"], facts["workers_per_rank"])
+    shape = f"{ranks_and_workers}, {counted(facts['batch_size'], 'bin')} a step"
+    heading = f"{counted(facts['streams'], 'stream')} of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"
     rows: list[tuple[str, str]] = []
     for name, key in (("first block", "first_block_seconds"), ("next block", "next_block_seconds")):
-        found = facts[key]
-        if found:
-            times = "   ".join(
-                f"{part} {1000 * found[part]:,.1f} ms" for part in (*(f"p{q}" for q in _PERCENTILES), "max")
-            )
-            rows.append((name, f"{times}   of {found['count']:,}"))
+        waits = facts[key]  # as `_percentiles` returns them
+        if waits:
+            figures = (*(f"p{percent}" for percent in _PERCENTILES), "max")
+            times = "   ".join(f"{figure} {1000 * waits[figure]:,.1f} ms" for figure in figures)
+            rows.append((name, f"{times}   of {waits['count']:,}"))
     rates = (facts[f"{what}_per_second"] for what in ("ids", "tokens", "bins"))
     rows.append(("rate", "{:,.0f} ids/s   {:,.0f} tokens/s   {:,.0f} bins/s".format(*rates)))
     if facts["slowest_over_median"] is not None:
@@ -167,4 +176,4 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         rows.append(("refused", f"{facts['refused_streams']} streams at first: {full}"))
     if facts["failed_streams"]:
         rows.append(("failed", f"{facts['failed_streams']} streams: {facts['first_error']}"))
-    return [first, *(f"{name:<12} {text}" for name, text in rows)]
+    return [heading, *(f"{name:<12} {text}" for name, text in rows)]

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -20,11 +21,12 @@ from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import access_of_command
 from packhorse.cli.shared.timeouts import Wait
-from packhorse.client import PackhorseError
+from packhorse.client import Access, PackhorseError
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.proof import ServerActivity, ask_activity
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+"""Sizes of the units of large numbers, and their letters."""
 _TIME_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 """Seconds of each unit, and its name."""
 
@@ -36,7 +38,7 @@ def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableT
     """
     parts: list[RenderableType] = [Text(trouble, style="bold red")] if trouble else []
     parts.append(_servers_table(facts["servers"]))
-    if any(server["most_open_files"] for server in facts["servers"]):
+    if any(server["most_open_files"] for server in facts["servers"]):  # 0 from older servers, which tell none of it
         parts.append(_processes_table(facts["servers"]))
     parts.append(_datasets_table(facts["datasets"]))
     if facts["digests"]:
@@ -140,6 +142,7 @@ def _streams_table(streams: list[dict[str, Any]], limit: int) -> Table:
 
 
 def _table(*columns: str, rows: Iterable[Sequence[str]]) -> Table:
+    """Returns a table without lines, whose columns of text begin on the left."""
     return table(*columns, rows=rows, left=("of", "from", "version", "digest that they use"), is_plain=True)
 
 
@@ -196,29 +199,14 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
         raise click.UsageError("--target embedded:DIR is not a server; `packhorse inspect` looks into a folder")
     if as_json and not once:
         raise click.UsageError("--json needs --once: a live view is for people")
-    access = access_of_command()
-
-    def ask() -> _Answers:
-        """Asks every server; raises a ServerUnavailableError if none answers."""
-        answers: list[ServerActivity] = []
-        failures: list[ServerUnavailableError] = []
-        for server in target.split(","):
-            try:
-                answers += ask_activity(server, access=access, timeout_seconds=timeout_seconds)
-            except ServerUnavailableError as failure:
-                failures.append(failure)
-        if not answers:
-            raise ServerUnavailableError(f"{failures[0]}; `packhorse doctor --target {target}` tries every step to it")
-        trouble = "; ".join(f"no answer from {failure}" for failure in failures)
-        return _Answers(answers, trouble, time.monotonic())
-
+    ask = partial(_ask, target, access_of_command(), timeout_seconds)
     if not once:
         _watch(ask, interval, limit)
         return
     before = ask()
     time.sleep(interval)
     after = ask()
-    facts = activity_between(before.servers, after.servers, interval)
+    facts = activity_between(before.servers, after.servers, after.ended - before.ended)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -227,11 +215,26 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
         raise click.ClickException(after.trouble)
 
 
+def _ask(target: str, access: Access, timeout_seconds: float) -> _Answers:
+    """Asks every server of a target; raises a ServerUnavailableError if none answers."""
+    answers: list[ServerActivity] = []
+    failures: list[ServerUnavailableError] = []
+    for server in target.split(","):
+        try:
+            answers += ask_activity(server, access=access, timeout_seconds=timeout_seconds)
+        except ServerUnavailableError as failure:
+            failures.append(failure)
+    if not answers:
+        raise ServerUnavailableError(f"{failures[0]}; `packhorse doctor --target {target}` tries every step to it")
+    trouble = "; ".join(f"no answer from {failure}" for failure in failures)
+    return _Answers(answers, trouble, ended=time.monotonic())
+
+
 def _watch(ask: Callable[[], _Answers], interval: float, limit: int) -> None:
     """Shows a live view until Ctrl-C. While servers do not answer, the last view stays, below a warning."""
     before = ask()
     trouble = before.trouble
-    facts: dict[str, Any] = activity_between([], before.servers, 0.0)
+    facts = activity_between([], before.servers, seconds=0.0)  # without an earlier look: means since each began
     with Live(view_of(facts, limit, trouble), console=output_console(), screen=True, auto_refresh=False) as live:
         while True:
             try:
