@@ -35,7 +35,7 @@ class ComponentReport:
     tokens: int = 0
     """Tokens of the streamed sequences, with repeats."""
     times: dict[int, int] = field(default_factory=dict)
-    """t → number of sequences that came t times, for each t from 1."""
+    """t → number of sequences that trainers got t times, for each t from 1."""
     bins_left_out: int = 0
     """Its bins that no trainer got, because their positions were skipped, or are outside of the audited range."""
     sequences_left_out: int = 0
@@ -51,8 +51,8 @@ class ComponentReport:
     def epochs(self) -> str:
         """The range of the component's own epochs that came, in words; 1.30 is 30 % into its epoch 1."""
         component = self.component
-        ends = (component.first_position / component.num_bins, component.end / component.num_bins)
-        return " to ".join(f"{component.first_epoch + end:.2f}" for end in ends)
+        bounds = (component.first_position / component.num_bins, component.end / component.num_bins)
+        return " to ".join(f"{component.first_epoch + bound:.2f}" for bound in bounds)
 
     def problems(self) -> Iterator[str]:
         """Yields differences from the mixture."""
@@ -61,15 +61,16 @@ class ComponentReport:
         if bins != component.num_taken:
             yield f"{component.name}: {bins:,} bins came; the mixture's epoch takes {component.num_taken:,}"
         least, most = times_of(component)
-        for times, num in sorted(self.whole_times.items()):
-            if not max(least, 1) <= times <= most:
+        for times, num_sequences in sorted(self.whole_times.items()):
+            if not least <= times <= most:
                 yield (
-                    f"{component.name}: {num:,} sequences came {times} times; in its epochs {self.epochs} each comes "
-                    f"{least} to {most} times"
+                    f"{component.name}: {num_sequences:,} sequences came {times} times; in its epochs {self.epochs} "
+                    f"each comes {least} to {most} times"
                 )
-        if least and (num := sum(self.whole_times.values())) != component.num_sequences:
+        num_distinct = sum(self.whole_times.values())
+        if least > 0 and num_distinct != component.num_sequences:
             yield (
-                f"{component.name}: {num:,} sequences came; in its epochs {self.epochs} each of "
+                f"{component.name}: {num_distinct:,} sequences came; in its epochs {self.epochs} each of "
                 f"its {component.num_sequences:,} does"
             )
 
@@ -83,10 +84,12 @@ def times_of(component: Component) -> tuple[int, int]:
     """
     if not component.num_taken:
         return 0, 0
-    # The component's own epochs that are contained as a whole, and those that are contained at least in part.
-    whole = max(component.end // component.num_bins - -(-component.first_position // component.num_bins), 0)
-    touched = -(-component.end // component.num_bins) - component.first_position // component.num_bins
-    return whole, touched
+    # Of the component's own epochs, bins [first_position, end) hold some as a whole, and touch others in part: a
+    # sequence comes once in each whole epoch, and at most once in each other. -(-a // b) rounds a / b up.
+    first, end, num_bins = component.first_position, component.end, component.num_bins
+    num_whole = max(end // num_bins - -(-first // num_bins), 0)
+    num_touched = -(-end // num_bins) - first // num_bins
+    return num_whole, num_touched
 
 
 def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
@@ -102,11 +105,16 @@ def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
 
 
 class MixtureTally:
-    """Counts the sequences of blocks by component."""
+    """Counts the sequences of blocks by component.
+
+    Args:
+        components: the components of the mixture, in the order of their ids.
+    """
 
     def __init__(self, components: tuple[Component, ...]) -> None:
         self._reports = [ComponentReport(component=component) for component in components]
-        self._entries: list[list[NDArray[np.void]]] = [[] for _ in components]
+        # The entries of each component's blocks: those that trainers got, and those that were left out.
+        self._came: list[list[NDArray[np.void]]] = [[] for _ in components]
         self._left_out: list[list[NDArray[np.void]]] = [[] for _ in components]
 
     def add(
@@ -120,31 +128,32 @@ class MixtureTally:
             is_counted: whether each sequence counts, or is repeated to fill the last step: bool [S], of which n True.
             is_left_out: whether no trainer got the block.
         """
-        if block.component_ids is None:
+        component_of_sequences = block.component_of_sequences()
+        if block.component_ids is None or component_of_sequences is None:  # no bin of the block holds a sequence
             return
-        component_ids = block.component_ids.repeat(np.diff(block.bin_ends, prepend=0))[is_counted]
+        component_ids = component_of_sequences[is_counted]  # [n], as the arrays below
         lengths = block.lengths[is_counted]
         redactions = None if block.redactions is None else block.redactions[is_counted]
         is_bin = (block.positions >= 0) & (block.component_ids >= 0)  # neither repeated nor empty
-        bins = np.bincount(block.component_ids[is_bin], minlength=len(self._reports))
-        for number, report in enumerate(self._reports):
-            ours = component_ids == number
+        num_bins = np.bincount(block.component_ids[is_bin], minlength=len(self._reports))  # of each component
+        for component_id, report in enumerate(self._reports):
+            ours = component_ids == component_id
             if is_left_out:
-                report.bins_left_out += int(bins[number])
+                report.bins_left_out += int(num_bins[component_id])
                 report.sequences_left_out += int(ours.sum())
-                self._left_out[number].append(entries[ours])
+                self._left_out[component_id].append(entries[ours])
                 continue
-            report.bins += int(bins[number])
+            report.bins += int(num_bins[component_id])
             report.sequences += int(ours.sum())
             report.tokens += int(lengths[ours].sum(dtype=np.int64))
             masked, replaced = num_redacted(None if redactions is None else redactions[ours])
             report.masked += masked
             report.replaced += replaced
-            self._entries[number].append(entries[ours])
+            self._came[component_id].append(entries[ours])
 
     def reports(self) -> list[ComponentReport]:
         """Returns the report of each component, in order."""
-        for report, came, left_out in zip(self._reports, self._entries, self._left_out, strict=True):
+        for report, came, left_out in zip(self._reports, self._came, self._left_out, strict=True):
             report.times = _counts_by_times(came)
             report.whole_times = _counts_by_times([*came, *left_out]) if left_out else report.times
         return self._reports

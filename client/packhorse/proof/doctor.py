@@ -36,8 +36,11 @@ SOON_DAYS = 14
 _MOST_NAMES = 5
 """Names or addresses that a line lists."""
 _ANOTHER_TOKEN = "make another with `packhorse token new` at the server"
+"""What to do about a token that is refused or ends soon."""
 _FIRST_TOKEN = f"`packhorse token new` at the server makes one; set {variable_of('token_file')} to its file"
+"""What to do if the server asks for a token, and there is none."""
 _SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
+"""The service whose health is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +93,22 @@ def diagnose(
     hosts = hosts_of(target)
     Credentials(access.or_environment(), hosts)  # raises before the first step if files or hosts are wrong
     for host in hosts:
-        yield from _Examination(host, access.or_environment(), dataset, timeout_seconds).findings()
+        examination = _Examination(host, access.or_environment(), dataset=dataset, timeout_seconds=timeout_seconds)
+        yield from examination.findings()
 
 
 class _Examination:
     """The steps to one host. Each returns its finding or raises `_FailedError`, and may use earlier results."""
 
-    def __init__(self, host: str, access: Access, dataset: str | None, timeout_seconds: float) -> None:
+    def __init__(self, host: str, access: Access, *, dataset: str | None, timeout_seconds: float) -> None:
         self._host = host
         self._access = access
-        self._dataset = dataset
-        self._seconds = timeout_seconds
+        self._dataset = dataset  # None until the step "datasets" has chosen one
+        self._timeout_seconds = timeout_seconds
         self._credentials = Credentials(access, (host,))
-        self._endpoint = endpoint_of(as_one_address(host))
-        self._addresses: list[str] = []
-        self._listed: pb.ListDatasetsResponse | None = None
+        self._endpoint = endpoint_of(as_one_address(host))  # None for a unix socket, and for what only gRPC understands
+        self._addresses: list[str] = []  # from the step "DNS" on, those of the name; from "TCP" on, those that answer
+        self._listed: pb.ListDatasetsResponse | None = None  # from the step "auth" on, unless the token may not list
 
     def findings(self) -> Iterator[Finding]:
         """Yields the finding of each step, up to the first failure."""
@@ -155,7 +159,7 @@ class _Examination:
         answering, why = [], ""
         for address in self._addresses:
             try:
-                socket.create_connection((address, port), self._seconds).close()
+                socket.create_connection((address, port), self._timeout_seconds).close()
                 answering.append(address)
             except OSError as error:
                 why = f"{address} port {port}: {error.strerror or 'no answer in time'}"
@@ -164,11 +168,12 @@ class _Examination:
                 f"{why}: is `packhorse serve` running there, does it listen on this port and not only 127.0.0.1, "
                 "and does every firewall and NetworkPolicy on the way let it through?"
             )
-        silent = len(self._addresses) - len(answering)
-        text = f"port {port} of {_some(answering)} answers ({_since(started)})"
-        if silent and not is_local(self._host):
-            return Finding("TCP", f"{text}; {silent} other addresses do not: {why}", is_warning=True)
+        num_silent = len(self._addresses) - len(answering)
         self._addresses = answering
+        text = f"port {port} of {_some(answering)} answers ({_since(started)})"
+        # On this machine a server often listens to only one of 127.0.0.1 and ::1, and nothing is wrong.
+        if num_silent and not is_local(self._host):
+            return Finding("TCP", f"{text}; {num_silent} other addresses do not: {why}", is_warning=True)
         return Finding("TCP", text)
 
     def _unix_socket(self) -> Finding:
@@ -179,7 +184,7 @@ class _Examination:
         path = self._host.removeprefix("unix:").removeprefix("//")
         try:
             with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(self._seconds)
+                probe.settimeout(self._timeout_seconds)
                 probe.connect(path)
         except OSError as error:
             raise _FailedError(
@@ -193,7 +198,7 @@ class _Examination:
         assert endpoint.proxy is not None
         started = time.perf_counter()
         try:
-            endpoint.proxy.connect(endpoint.host, endpoint.port, self._seconds).close()
+            endpoint.proxy.connect(endpoint.host, endpoint.port, self._timeout_seconds).close()
         except OSError as error:
             raise _FailedError(str(endpoint.proxy.failure(self._host, f"{self._host}: {error}"))) from None
         return Finding("TCP", f"the proxy {endpoint.proxy} connects to {self._host} ({_since(started)})")
@@ -261,7 +266,7 @@ class _Examination:
         sends_token = bool(self._credentials.metadata)
         try:
             with self._transport() as transport:
-                self._listed = transport.answer(LIST_DATASETS, pb.ListDatasetsRequest(), self._seconds)
+                self._listed = transport.answer(LIST_DATASETS, pb.ListDatasetsRequest(), self._timeout_seconds)
         except UnauthenticatedError as error:
             way_out = _ANOTHER_TOKEN if sends_token else _FIRST_TOKEN
             raise _FailedError(f"{error}; {way_out}") from None
@@ -274,14 +279,18 @@ class _Examination:
                 f"no answer to ListDatasets: {error}; is a packhorse server at this port, and not another service?"
             ) from None
         if self._listed.token_expires_seconds:
-            days = days_until(datetime.fromtimestamp(self._listed.token_expires_seconds, UTC))
-            text = f"the server accepts the token, for {days:.0f} more days"
-            if days >= SOON_DAYS:
-                return Finding("auth", text)
-            return Finding("auth", f"{text}: {_ANOTHER_TOKEN}, and replace this one's file", is_warning=True)
+            return self._expiry_of_token(self._listed.token_expires_seconds)
         if sends_token:
             return Finding("auth", "the server accepts the token, which never expires, or asks for none")
         return Finding("auth", "the server asks for no token", is_warning=not is_local(self._host))
+
+    def _expiry_of_token(self, expires_seconds: int) -> Finding:
+        """Says how long the accepted token is good, which ends at a Unix time."""
+        days = days_until(datetime.fromtimestamp(expires_seconds, UTC))
+        text = f"the server accepts the token, for {days:.0f} more days"
+        if days >= SOON_DAYS:
+            return Finding("auth", text)
+        return Finding("auth", f"{text}: {_ANOTHER_TOKEN}, and replace this one's file", is_warning=True)
 
     def _versions(self) -> Finding:
         """Compares the server's version of packhorse with the client's."""
@@ -295,7 +304,9 @@ class _Examination:
     def _health(self) -> Finding:
         """Asks the packing service for its health."""
         try:
-            status = ask_health(self._host, access=self._access, timeout_seconds=self._seconds, service=_SERVICE)
+            status = ask_health(
+                self._host, access=self._access, timeout_seconds=self._timeout_seconds, service=_SERVICE
+            )
         except PackhorseError as error:
             raise _FailedError(f"the server does not answer about its health: {error}") from None
         if status != "SERVING":
@@ -329,17 +340,19 @@ class _Examination:
         try:
             with self._transport() as transport:
                 client = Client(transport, RetryPolicy(deadline_seconds=0))
-                for epoch in range(2):
+                for epoch in range(2):  # another epoch, so that the server makes the second bin too
                     started = time.perf_counter()
                     with client.stream_bins(self._dataset, epoch=epoch) as stream:
                         next(stream)
                     times.append(_since(started))
         except PackhorseError as error:
+            # A stream's error says where to resume; its cause, what failed.
             cause = error.__cause__ if isinstance(error.__cause__, PackhorseError) else error
             raise _FailedError(f"{self._dataset} sends no bin: {cause}") from None
         return Finding("first bin", f"of {self._dataset} after {times[0]}, over an open connection after {times[1]}")
 
     def _transport(self) -> "closing[GrpcTransport]":
+        """Returns a context with a new transport to the host."""
         return closing(GrpcTransport(self._host, access=self._access))
 
 

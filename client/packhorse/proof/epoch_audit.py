@@ -92,17 +92,11 @@ class AuditReport:
             tally: counts the components of a mixture; None for other datasets.
             left_out_by: the option because of which no trainer gets the block; empty for a block that trainers get.
         """
-        bounds = np.concatenate(([0], block.bin_ends))
-        sizes = np.diff(bounds)
-        tokens = np.diff(np.concatenate(([0], np.cumsum(block.lengths, dtype=np.int64)))[bounds])
-        is_overfull = tokens > max_seq_len
-        if is_overfull.any():
-            first = int(is_overfull.argmax())
-            self.problems.append(
-                f"the bin at position {block.positions[first]} holds {tokens[first]} tokens, over {max_seq_len}"
-            )
-        counts_bin = (block.positions >= 0) | (not repeats)
-        is_counted = np.repeat(counts_bin, sizes)
+        bounds = np.concatenate(([0], block.bin_ends))  # ends [2, 3] -> [0, 2, 3]
+        sizes = np.diff(bounds)  # sequences of each bin
+        self._check_capacity(block, bounds, max_seq_len)
+        is_original = (block.positions >= 0) | (not repeats)  # of each bin: whether it is no copy
+        is_counted = np.repeat(is_original, sizes)  # of each sequence
         ids = block.ids[is_counted]
         first_tokens = None if block.first_tokens is None else block.first_tokens[is_counted]
         self.repeated += int((~is_counted).sum())
@@ -112,7 +106,7 @@ class AuditReport:
         self.empty_bins += int((sizes == 0).sum())
         if left_out_by:
             before = self.left_out.get(left_out_by, LeftOut(0, 0))
-            num_bins = int(counts_bin.sum())
+            num_bins = int(is_original.sum())
             self.left_out[left_out_by] = LeftOut(before.bins + num_bins, before.sequences + len(ids))
         else:
             masked, replaced = num_redacted(None if block.redactions is None else block.redactions[is_counted])
@@ -125,6 +119,17 @@ class AuditReport:
         if tally is not None:
             tally.add(block, entries, is_counted, is_left_out=bool(left_out_by))
         return entries
+
+    def _check_capacity(self, block: BinBlock, bounds: NDArray[np.int64], max_seq_len: int) -> None:
+        """Adds a problem if a bin of a block holds more than `max_seq_len` tokens; names the first one."""
+        tokens_before = np.concatenate(([0], np.cumsum(block.lengths, dtype=np.int64)))  # of each sequence
+        tokens = np.diff(tokens_before[bounds])  # of each bin
+        is_overfull = tokens > max_seq_len
+        if is_overfull.any():
+            first = int(is_overfull.argmax())
+            self.problems.append(
+                f"the bin at position {block.positions[first]} holds {tokens[first]} tokens, over {max_seq_len}"
+            )
 
 
 def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> NDArray[np.void]:
@@ -219,7 +224,7 @@ class EpochOfStreams:
                 f"{report.sequences:,} sequences with {report.tokens:,} tokens came; the dataset has "
                 f"{self.dataset.num_sequences:,} with {self.dataset.total_tokens:,}"
             )
-            report.problems += self._explain()
+            report.problems += self._named_differences()
         return report
 
     def blocks(self) -> Iterator[BinBlock]:
@@ -229,6 +234,7 @@ class EpochOfStreams:
 
     @property
     def _repeats(self) -> bool:
+        """Whether bins that were added to the last step are copies of others."""
         return self.topology.remainder is RemainderPolicy.REPEAT
 
     def _blocks(self, report: AuditReport) -> Iterator[tuple[BinBlock, StreamHeader, str]]:
@@ -237,9 +243,8 @@ class EpochOfStreams:
         The option is the one because of which no trainer gets the block; it is empty for blocks that trainers get.
         """
         header: StreamHeader | None = None
-        streamed_bins = 0
         for rank in range(self.topology.world_size):
-            num_bins = 0
+            num_bins = 0  # of all workers of the rank
             for worker in range(self.topology.workers_per_rank):
                 with self._stream(rank, worker) as stream:
                     header = stream.header
@@ -254,12 +259,11 @@ class EpochOfStreams:
                             yield block.slice(0, num_before), header, ""
                         yield block.slice(num_before, len(block)), header, "until"
             assert header is not None
-            streamed_bins += num_bins
+            report.streamed_bins += num_bins
             report.num_steps = header.num_steps
             if num_bins != stream.topology.num_rank_bins(range(header.num_steps)):
                 report.problems.append(f"rank {rank} got {num_bins} bins in {header.num_steps} steps")
-        report.streamed_bins = streamed_bins
-        if streamed_bins:
+        if report.streamed_bins:
             assert header is not None
             for block, option in self._left_out_blocks(header):
                 yield block, header, option
@@ -281,14 +285,17 @@ class EpochOfStreams:
 
     def _left_out_blocks(self, header: StreamHeader) -> Iterator[tuple[BinBlock, str]]:
         """Yields the bins that are in no stream, and the option because of which they are in none."""
-        taken = header.skipped.minus(self.skip)  # by the takedown
-        for option, positions, skip in (
-            ("start_position", [range(self.topology.start_position)], self.skip),
-            ('remainder="drop"', [range(header.num_bins - header.num_bins_dropped, header.num_bins)], self.skip),
-            ("skip", [range(*bounds) for bounds in self.skip.within(self.dataset.num_bins).ranges], None),
-            (f"{self.dataset.name}.takedown.toml", [range(*bounds) for bounds in taken.ranges], None),
+        before_start = range(self.topology.start_position)
+        dropped = range(header.num_bins - header.num_bins_dropped, header.num_bins)
+        skipped = self.skip.within(self.dataset.num_bins)
+        taken_down = header.skipped.minus(self.skip)
+        for option, ranges, skip in (
+            ("start_position", [before_start], self.skip),  # positions among those that `skip` leaves
+            ('remainder="drop"', [dropped], self.skip),
+            ("skip", [range(*bounds) for bounds in skipped.ranges], None),  # positions among all of the epoch
+            (f"{self.dataset.name}.takedown.toml", [range(*bounds) for bounds in taken_down.ranges], None),
         ):
-            for block in self._bins_at(positions, skip):
+            for block in self._bins_at(ranges, skip):
                 yield block, option
 
     def _num_before(self, block: BinBlock, num_bins: int) -> int:
@@ -312,9 +319,9 @@ class EpochOfStreams:
         )
 
     def _bins_at(self, ranges: Iterable[range], skip: Skips | None) -> Iterator[BinBlock]:
-        """Yields blocks of bins, read by position.
+        """Yields blocks of the bins at ranges of positions.
 
-        Positions count the bins that `skip` leaves; if it is None, they count all bins of the epoch.
+        Positions count the bins that `skip` and a takedown leave; if `skip` is None, they count all bins of the epoch.
         """
         at_once = _POSITIONS_AT_ONCE
         if self.with_tokens:  # an answer is limited in size
@@ -331,35 +338,40 @@ class EpochOfStreams:
                     with_tokens=self.with_tokens,
                 )
 
-    def _explain(self) -> list[str]:
+    def _named_differences(self) -> list[str]:
         """Reads the epoch again, and returns problems that name missing and repeated ids.
 
         Ids in the streams are compared with ids of the same epoch read by position.
         """
-        scratch = AuditReport()
+        scratch = AuditReport()  # only the entries of its blocks are needed
         streamed = [
             scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block, _, _ in self._blocks(scratch)
         ]
-        whole = self._bins_at([range(self.dataset.num_bins)], None)
-        known = [_entries(block.ids, block.first_tokens) for block in whole]
+        whole = self._bins_at([range(self.dataset.num_bins)], skip=None)
+        by_position = [_entries(block.ids, block.first_tokens) for block in whole]
         came, times = np.unique(np.concatenate(streamed), return_counts=True)
-        wanted, wanted_times = np.unique(np.concatenate(known), return_counts=True)
-        findings = []
-        for what, entries in (
-            ("missing", np.setdiff1d(wanted, came)),
-            ("not of this epoch", np.setdiff1d(came, wanted)),
-            ("repeated", came[times > 1]),
-            ("repeated in the epoch itself, read by position", wanted[wanted_times > 1]),
-        ):
-            if len(entries):
-                first = entries[:_NAMED_IDS]
-                names = named_ids(self.client, self.dataset, first["id"])
-                named = [
-                    f"{name} from token {start}" if start else name
-                    for name, start in zip(names, first["start"].tolist(), strict=True)
-                ]
-                more = f" and {len(entries) - _NAMED_IDS:,} more" if len(entries) > _NAMED_IDS else ""
-                findings.append(f"{what}: {', '.join(named)}{more}")
+        wanted, wanted_times = np.unique(np.concatenate(by_position), return_counts=True)
+        findings = [
+            f"{what}: {self._named(entries)}"
+            for what, entries in (
+                ("missing", np.setdiff1d(wanted, came)),
+                ("not of this epoch", np.setdiff1d(came, wanted)),
+                ("repeated", came[times > 1]),
+                ("repeated in the epoch itself, read by position", wanted[wanted_times > 1]),
+            )
+            if len(entries)
+        ]
         if len(wanted) != self.dataset.num_sequences:
             findings.append(f"read by position the epoch has {len(wanted):,} sequences: the dataset itself is damaged")
         return findings or ["the streams agree with the epoch read by position: the manifest's sums are wrong"]
+
+    def _named(self, entries: NDArray[np.void]) -> str:
+        """Returns the names of the first sequences, given by their `_entries`, and how many more there are."""
+        first = entries[:_NAMED_IDS]
+        names = named_ids(self.client, self.dataset, first["id"])
+        named = [
+            f"{name} from token {start}" if start else name
+            for name, start in zip(names, first["start"].tolist(), strict=True)
+        ]
+        more = f" and {len(entries) - _NAMED_IDS:,} more" if len(entries) > _NAMED_IDS else ""
+        return ", ".join(named) + more

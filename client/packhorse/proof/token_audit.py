@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packhorse.client import BinBlock, PackedBatch, PackedDataset, TokenSource
 from packhorse.client.batches import IGNORE_INDEX, RowFormat
 from packhorse.client.streams import AS_IT_IS, MASKED
+from packhorse.parameters import parameter
 from packhorse.proof._expected_row import PADDING, ExpectedRow
 from packhorse.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.tokens import TokenSourceError
@@ -165,7 +166,7 @@ class _Check:
             yield (
                 f"batches hold {report.tokens:,} tokens of the source; the dataset was prepared from "
                 f"{info.own_tokens:,}: with align {info.align} a length that differs by less can hide in its room; "
-                "compare with the data that it was prepared from (against=) to see where"
+                "compare with the data that it was prepared from (" + parameter("against") + ") to see where"
             )
         cut = info.over_length_tokens if info.over_length == "truncate" else 0
         if report.cut_tokens != cut:

@@ -157,7 +157,7 @@ def test_tokens_that_hide_in_their_room_are_counted_and_found_against_the_right_
     (problem,) = audited("roomy", longer).problems
     own = sum(min(len(each), 62) for each in tokens)
     assert problem.startswith(f"batches hold {own + 1:,} tokens of the source; the dataset was prepared from {own:,}")
-    assert "(against=)" in problem
+    assert problem.spelled(lambda found: f"--{found.name}").endswith("prepared from (--against) to see where")
     problems = audited("roomy", longer, against=tokens).problems
     assert problems[0].startswith("sequence 4, token 20: input_ids hold 77 instead of 0")
     shorter = changed(tokens, i4=tokens[4][:-1])

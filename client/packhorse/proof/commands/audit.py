@@ -10,6 +10,7 @@ import click
 
 from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.shared.service import asking_for, timeout_option
+from packhorse.cli.shared.spelling import in_flags
 from packhorse.cli.shared.tokens import by_component, open_tokens
 from packhorse.client import Client, DatasetInfo
 from packhorse.jobs import show_progress
@@ -29,8 +30,9 @@ _FLAGS = {
     "skip": "--skip",
     "until": "--until",
 }
-"""Option in an AuditReport → its flag."""
+"""Option in an AuditReport's `left_out` → its flag; a takedown file has none."""
 _TIMES = {1: "once", 2: "twice"}
+"""How many times → in words; higher numbers are written as they are."""
 
 _SERVER = "server"
 """The value of --tokens for tokens that the server sends."""
@@ -99,41 +101,21 @@ def command(
             client=client, dataset=info, epoch=epoch, seed=seed, topology=topology, skip=skip, until=until
         )
         token_audit = None if tokens is None else _token_audit(client, streams, tokens, **token_options)
+        token_report = None
         with progress.task("auditing", info.num_bins, "bins") as advance:
             if token_audit is None:
-                token_report = None
                 report = streams.audit(on_bins=advance)
             else:
                 token_report = token_audit.audit(on_bins=advance)
                 report = token_report.streams
         if not report.streamed_bins and not report.problems:
             raise click.ClickException(f"nothing was audited: {_why_nothing(streams)}")
-    click.echo(
-        f"{info.name} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
-        f"tokens in {report.bins:,} bins; {streams_shape(topology.world_size, topology.workers_per_rank)}, "
-        f"{counted(report.num_steps, 'step')} each{_beyond_the_plan(report, info.num_bins, topology)}"
-    )
-    for option, left_out in report.left_out.items():
-        why = "not reached by" if option == "until" else "left out on purpose by"
-        click.echo(f"{why} {_FLAGS.get(option, option)}: {left_out.sequences:,} sequences in {left_out.bins:,} bins")
-    for count, what in (
-        (report.empty_bins, "empty bins"),
-        (report.repeated, "sequences repeated to fill the last step"),
-        (report.masked, "sequences masked from the loss by a takedown"),
-        (report.replaced, "sequences replaced by a takedown"),
-    ):
-        if count:
-            click.echo(f"{count:,} {what}")
-    if info.takedown is not None:
-        for redaction in info.takedown.redactions:
-            click.echo(f"redaction {redaction.digest}: {redaction}")
-    for component in report.components:
-        click.echo(_component_line(component))
+    _print_counts(report, streams)
     if token_report is not None:
         _print_tokens(token_report, info)
-    problems = report.problems if token_report is None else token_report.problems
+    problems = report.problems if token_report is None else token_report.problems  # which has those of the streams too
     for problem in problems:
-        click.echo(f"WRONG: {problem.replace('against=', '--against')}", err=True)
+        click.echo(f"WRONG: {in_flags(problem, context.command.params)}", err=True)
     click.echo(_verdict(report))
     if token_report is not None:
         click.echo(f"every token as in its source: {'no' if token_report.problems else 'yes'}")
@@ -192,6 +174,33 @@ def _loss_mask(given: str | None) -> Any:
     return None if given == "none" else by_component(given)
 
 
+def _print_counts(report: AuditReport, streams: EpochOfStreams) -> None:
+    """Prints what came in the streams of an epoch, and what was left out of them."""
+    info, topology = streams.dataset, streams.topology
+    click.echo(
+        f"{info.name} {info.digest}\nepoch {streams.epoch}, seed {streams.seed}: {report.sequences:,} sequences, "
+        f"{report.tokens:,} tokens in {report.bins:,} bins; "
+        f"{streams_shape(topology.world_size, topology.workers_per_rank)}, "
+        f"{counted(report.num_steps, 'step')} each{_beyond_the_plan(report, info.num_bins, topology)}"
+    )
+    for option, left_out in report.left_out.items():
+        why = "not reached by" if option == "until" else "left out on purpose by"
+        click.echo(f"{why} {_FLAGS.get(option, option)}: {left_out.sequences:,} sequences in {left_out.bins:,} bins")
+    for count, what in (
+        (report.empty_bins, "empty bins"),
+        (report.repeated, "sequences repeated to fill the last step"),
+        (report.masked, "sequences masked from the loss by a takedown"),
+        (report.replaced, "sequences replaced by a takedown"),
+    ):
+        if count:
+            click.echo(f"{count:,} {what}")
+    if info.takedown is not None:
+        for redaction in info.takedown.redactions:
+            click.echo(f"redaction {redaction.digest}: {redaction}")
+    for component in report.components:
+        click.echo(_component_line(component))
+
+
 def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
     """Prints the counts of a token audit."""
     click.echo(f"{report.tokens:,} tokens of the source in batches, {report.targets:,} targets")
@@ -207,7 +216,10 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
 
 def _component_line(report: ComponentReport) -> str:
     """Returns a line about one component of a mixture."""
-    times = ", ".join(f"{num:,} {_TIMES.get(often, f'{often} times')}" for often, num in sorted(report.times.items()))
+    times = ", ".join(
+        f"{num_sequences:,} {_TIMES.get(num_times, f'{num_times} times')}"
+        for num_times, num_sequences in sorted(report.times.items())
+    )
     by_takedown = ((report.masked, "masked from the loss"), (report.replaced, "replaced"))
     redacted = ", ".join(f"{count:,} {what}" for count, what in by_takedown if count)
     left_out = f"{report.bins_left_out:,} bins, {report.sequences_left_out:,} sequences left out"
@@ -231,7 +243,10 @@ def _verdict(report: AuditReport) -> str:
 
 
 def _beyond_the_plan(report: AuditReport, planned: int, topology: Topology) -> str:
-    """Returns a line about why an epoch has more or fewer bins than its plan; empty if it has as many."""
+    """Returns a line, after a line break, about why an epoch has another number of bins than its plan; else "".
+
+    If bins were left out, the lines about these say why.
+    """
     if report.bins == planned or report.left_out:
         return ""
     return f"\nthe plan has {planned:,} bins; --remainder {topology.remainder} fills the last step"

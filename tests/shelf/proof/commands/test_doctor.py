@@ -11,6 +11,8 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tests.certificates import Authority
 
+from packhorse.client import Access
+from packhorse.proof import doctor as diagnosis
 from packhorse.proof.doctor import STEPS
 from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
@@ -124,6 +126,18 @@ def test_tcp(examined, tmp_path):
     status, signs, (step, text) = examined(f"unix:{tmp_path}/s")
     assert (status, signs, step) == (1, "✓✗", "TCP")
     assert f"is `packhorse serve --listen unix:{tmp_path}/s` running" in text
+
+
+def test_addresses_that_do_not_answer_are_left_out_of_later_steps(monkeypatch):
+    monkeypatch.setattr(diagnosis, "is_local", lambda host: False)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        host = f"127.0.0.1:{listening.getsockname()[1]}"
+        examination = diagnosis._Examination(host, Access(), dataset=None, timeout_seconds=2.0)
+        examination._addresses = ["127.0.0.1", "127.0.0.2"]
+        finding = examination._tcp()
+    assert finding.is_warning
+    assert "1 other addresses do not: 127.0.0.2" in finding.text
+    assert examination._addresses == ["127.0.0.1"]
 
 
 def test_tls(examined, secured, running_server, authority, tmp_path):
