@@ -286,7 +286,7 @@ class PackStream:
         )
 
     def _exchange(self, request: pb.PackStreamRequest) -> None:
-        """Sends a message, checks the response, and moves its bins to `_ready` and what is too old to `_evicted`."""
+        """Sends a message, checks the response, and keeps its bins and evicted ids until `_take_ready`."""
         assert self._requests is not None
         assert self._responses is not None
         self._requests.put(request)

@@ -158,9 +158,7 @@ class BinStream:
             raise DamagedAnswerError("the stream's header does not match its checksum: bytes changed on the way")
         if self._one_dataset is not None:
             self._one_dataset.bind(self._request.dataset, first.header.digest, may_change=bool(first.header.components))
-        if (
-            self._header is None
-        ):  # only once: from then on its batch schedule counts positions of the epoch, not of the run
+        if self._header is None:  # only once: from then on a batch schedule counts in the epoch, not in the run
             self.topology = self.topology.of_epoch(
                 self._request.epoch, num_bins=first.header.num_bins, max_seq_len=first.header.max_seq_len
             )
@@ -199,27 +197,20 @@ class BinStream:
             tokens=tokens_of_answer(block, is_wanted=self._request.with_tokens),
             steps=range(block.first_step, block.first_step + block.num_steps * stride, stride),
         )
-        self._check_steps(decoded, header.num_steps, first_step=block.first_step, num_steps_sent=block.num_steps)
+        self._check_steps(decoded, header.num_steps)
         return decoded
 
-    def _check_steps(self, block: BinBlock, num_steps: int, *, first_step: int, num_steps_sent: int) -> None:
-        """Raises a DamagedAnswerError unless a block holds this worker's next steps, with all their bins.
-
-        Args:
-            block: the decoded block.
-            num_steps: the steps of the epoch.
-            first_step: the block's first step, as it was sent.
-            num_steps_sent: the number of the block's steps, as it was sent.
-        """
+    def _check_steps(self, block: BinBlock, num_steps: int) -> None:
+        """Raises a DamagedAnswerError unless a block holds the worker's next of `num_steps` steps, with all bins."""
         steps = block.steps
         if (
-            first_step != self._next_step()
-            or not steps
+            not steps
+            or steps.start != self._next_step()
             or steps[-1] >= num_steps
             or len(block) != self.topology.num_rank_bins(steps)
         ):
             raise DamagedAnswerError(
-                f"{self._transport.target} sent {len(block)} bins for {num_steps_sent} steps from {first_step}; step "
+                f"{self._transport.target} sent {len(block)} bins for {len(steps)} steps from {steps.start}; step "
                 f"{self._next_step()} of {num_steps} comes next"
             )
         # If too few sequences are left for the epoch's last step, the remainder policy adds empty bins to it, and this

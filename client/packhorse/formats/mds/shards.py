@@ -107,7 +107,7 @@ class MdsShards:
         """Returns the numbers of the shards that hold n sequences, and the rows there: int64 [n] each."""
         ends = np.array(self._ends)
         numbers = np.searchsorted(ends, indices, side="right")
-        firsts = np.concatenate([[0], ends[:-1]])  # of every shard: ends [3, 5] -> [0, 3]
+        firsts = np.concatenate([[0], ends])  # of every shard, and the end: ends [3, 5] -> [0, 3, 5]
         return numbers, indices - firsts[numbers]
 
     def cell_of(self, sequence: memoryview, column: str, where: str) -> memoryview:
