@@ -59,6 +59,12 @@ def test_json_and_html_hold_the_same_bins(packhorse, dataset, embedded, tmp_path
     assert len(re.findall(r"sequence \d+: id", text)) == len(ids)
 
 
+def test_a_page_needs_a_picture(packhorse, dataset, tmp_path):
+    refused = packhorse("show", *dataset, "--id", "3", "--html", tmp_path / "none.html")
+    assert refused.exit_code == 2
+    assert "--id draws no picture" in refused.stderr
+
+
 def test_a_step_is_drawn_and_its_documents_are_listed(packhorse, dataset, tmp_path):
     run = ["--step", 2, "--rank", 1, "--world-size", 2, "--batch-size", 3, "--epoch", 1]
     explained = json.loads(packhorse("show", *dataset, *run, "--json").stdout)

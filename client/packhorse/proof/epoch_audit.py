@@ -299,7 +299,10 @@ class EpochOfStreams:
                 yield block, option
 
     def _num_before(self, block: BinBlock, num_bins: int) -> int:
-        """Returns how many bins of a block come before `until`, in an epoch of `num_bins`."""
+        """Returns how many bins of a block come before `until`, in an epoch of `num_bins`.
+
+        A cursor's position is where an optimizer step begins, and bins of later optimizer steps come later in a block.
+        """
         if self.until is None or self.until >= num_bins:
             return len(block)
         beyond = np.flatnonzero((block.positions >= self.until) | (block.positions < 0))  # < 0: added to the last step

@@ -204,8 +204,9 @@ def test_a_cursor_of_something_else_is_refused(make_bins):
     skipping.load_state_dict(cursor)
     with pytest.raises(DigestMismatchError, match="are to be skipped"):
         skipping[0]
+    balanced = {"accumulation": 4, "balance": "micro-step"}  # a cursor's topology is that of its run
     with pytest.raises(ValueError, match="within an optimizer step"):
-        make_bins().load_state_dict(cursor | {"steps_into_optimizer_step": 1, "topology": {}})
+        make_bins().load_state_dict(cursor | {"steps_into_optimizer_step": 1, "topology": balanced})
 
 
 def test_a_stateful_loader_goes_on_where_it_stood(make_bins):

@@ -201,12 +201,12 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             ValueError: it is not a cursor, was saved with another seed, or is within an optimizer step.
         """
-        resume = self._progress.read(state)
-        if resume.first_step:
+        if isinstance(state, Mapping) and state.get("steps_into_optimizer_step"):
             raise ValueError(
                 "the cursor is within an optimizer step of a balanced run, whose bins were not trained on in their "
                 "order; resume with PackedDataset, or from a cursor at an optimizer step's end"
             )
+        resume = self._progress.read(state)
         self._headers.forget()
         self._progress.choose(resume)
 

@@ -143,7 +143,8 @@ class GrpcTransport:
                 raise self._recorded_failure(replica, error) from None
             return answer
 
-        return self._first_answer(ask, timeout_seconds, PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS)
+        most_seconds = PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS
+        return self._first_answer(ask, timeout_seconds, most_seconds=most_seconds)
 
     def stream(
         self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = no_deadline
@@ -153,7 +154,6 @@ class GrpcTransport:
         An iterator of requests can be read only once, so only one replica is asked.
         """
         is_iterator = isinstance(request, Iterator)
-
         most_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
 
         def next_seconds() -> float:
@@ -167,7 +167,7 @@ class GrpcTransport:
             return next(messages, None), messages
 
         first_message, messages = self._first_answer(
-            open_stream, seconds_left(), ANSWER_SECONDS, most_replicas=1 if is_iterator else None
+            open_stream, seconds_left(), most_seconds=ANSWER_SECONDS, most_replicas=1 if is_iterator else None
         )
         with closing(messages):
             if first_message is not None:
@@ -188,8 +188,8 @@ class GrpcTransport:
         self,
         ask: Callable[[Replica, float], _Answer],
         timeout_seconds: float,
-        most_seconds: float,
         *,
+        most_seconds: float,
         most_replicas: int | None = None,
     ) -> _Answer:
         """Asks one replica after the other, and returns the first answer.

@@ -1,8 +1,8 @@
 """Tries again until a deadline: the attempts of one call or stream, and their log lines.
 
-Owns the decision whether to try once more. Every request may be sent again, so every TransientError is. Leaves delays
-and deadlines to `packhorse.formats.retry_policy`, which failures are transient to `grpc_errors`, and trying several
-replicas within an attempt to `transport.grpc_channels`.
+Owns the decision whether to try once more, and which policy `connect` takes from its arguments. Every request may be
+sent again, so every TransientError is. Leaves delays and deadlines to `packhorse.formats.retry_policy`, which failures
+are transient to `grpc_errors`, and trying several replicas within an attempt to `transport.grpc_channels`.
 """
 
 import logging
