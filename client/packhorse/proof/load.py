@@ -67,7 +67,7 @@ class Measured:
     num_tokens: int = 0
     """Tokens read, counted by rooms."""
     seconds: float = 0.0
-    """Time from the start of the load to the stream's last block."""
+    """Time from the start of the load until reading ended, for whatever reason."""
     was_refused: bool = False
     """Whether the server was full when the stream was first requested."""
     error: str = ""
@@ -91,18 +91,18 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
     for number in range(num_processes):
         receiver, sender = spawning.Pipe(duplex=False)
         process = spawning.Process(
-            target=_read_part, args=(load, coordinates[number::num_processes], barrier, sender), daemon=True
+            target=_read_some, args=(load, coordinates[number::num_processes], barrier, sender), daemon=True
         )
         process.start()
-        sender.close()
+        sender.close()  # only the process has it open now, so its end ends `recv`
         answers.append(receiver)
         processes.append(process)
     measurements: list[Measured] = []
     processor_seconds = 0.0
     try:
         for answer in answers:
-            part, seconds = answer.recv()
-            measurements += part
+            some, seconds = answer.recv()
+            measurements += some
             processor_seconds += seconds
     except EOFError:
         raise RuntimeError("a process of the bench ended without an answer; its error is above") from None
@@ -113,14 +113,14 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
     return measurements, processor_seconds
 
 
-def _read_part(load: Load, coordinates: Sequence[tuple[int, int]], barrier: Barrier, answer: Connection) -> None:
+def _read_some(load: Load, coordinates: Sequence[tuple[int, int]], barrier: Barrier, answer: Connection) -> None:
     """Reads some of the streams, each in a thread, and sends (measurements, processor time in seconds) to `answer`.
 
     Runs in a process of its own. The barrier makes all processes begin at once.
     """
     measurements = [Measured() for _ in coordinates]
     barrier.wait(START_SECONDS)
-    used, began = time.process_time(), time.perf_counter()
+    processor_began, began = time.process_time(), time.perf_counter()
     threads = [
         Thread(target=_read, args=(load, rank, worker, began, measured), daemon=True)
         for (rank, worker), measured in zip(coordinates, measurements, strict=True)
@@ -129,7 +129,7 @@ def _read_part(load: Load, coordinates: Sequence[tuple[int, int]], barrier: Barr
         thread.start()
     for thread in threads:
         thread.join()
-    answer.send((measurements, time.process_time() - used))
+    answer.send((measurements, time.process_time() - processor_began))
 
 
 def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) -> None:
@@ -145,6 +145,7 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
                 epoch += 1
     except PackhorseError as error:
         measured.error = str(error)
+        # The server refused until the client gave up: the error that it raises then has the last refusal as its cause.
         if not measured.num_bins and isinstance(error.__cause__, TooManyStreamsError):
             measured.was_refused = True
     measured.seconds = time.perf_counter() - began
@@ -172,6 +173,7 @@ def _read_epoch(load: Load, stream: BinStream, opened: float, began: float, num_
         measured.num_tokens += int(block.lengths.sum())
         num_steps += len(block.steps)
         if load.steps_per_second:
+            # A rank's workers take its steps in turn, so in the time of one step here the rank trains on one of each.
             train_until = began + num_steps * load.topology.workers_per_rank / load.steps_per_second
             time.sleep(max(0.0, min(train_until, end) - now))
         asked, waits = time.perf_counter(), measured.next_seconds

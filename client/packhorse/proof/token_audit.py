@@ -2,7 +2,7 @@
 
 Owns reading what is expected from the source, and the totals. Leaves building expected rows to `proof._expected_row`,
 making batches to `PackedDataset`, as in training, and reading streams to `proof.epoch_audit`. Memory does not grow with
-the epoch.
+the epoch, unless sequences are missing: naming them takes a byte for each sequence of the source.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,9 +52,10 @@ class TokenReport:
     skipped_rows: int = 0
     """Bad rows of the source that `packhorse prepare` left out."""
     targets: int = 0
-    """Targets, among `tokens` and separators."""
+    """Tokens that are trained on, among `tokens` and separators."""
     differing: int = 0
-    """Number of differences; at most one for each sequence, and for the padding of each row."""
+    """Number of differences: at most one for each sequence, and for the padding of each row; one for each batch whose
+    tokens the source refused."""
     findings: list[str] = field(default_factory=list)
     """The first differences, in words, and wrong totals."""
 
@@ -129,10 +130,11 @@ class _Check:
         self._against = _of_dataset(audit.against or maker.tokens, info)
         loss_mask = audit.loss_against or (None if maker.wants_tokens else maker.loss_mask)
         self._loss_against = None if loss_mask is None else _of_dataset(loss_mask, info)
-        parts: tuple[DatasetInfo | Component, ...] = info.components or (info,)
+        # A dataset that is no mixture is its own component 0.
+        components: tuple[DatasetInfo | Component, ...] = info.components or (info,)
         rule = PieceRule.of(info)
-        self._longest = rule.longest_of_components or (rule.longest,)
-        self._splits = [part.over_length == "split" for part in parts]
+        self._longest = rule.longest_of_components or (rule.longest,)  # most tokens of a piece; None if all are whole
+        self._splits = [component.over_length == "split" for component in components]
         self._repeats = audit.streams.topology.remainder is RemainderPolicy.REPEAT
         self._num_sequences = 0  # sequences that came, counted by their first piece
         self._source_tokens = 0  # their tokens in the source
@@ -141,7 +143,7 @@ class _Check:
     def __call__(self, block: BinBlock, header: StreamHeader) -> None:
         """Makes a block's bins into batches and compares them."""
         self._maker.prepare(header, as_sent=True)
-        batch_size = len(block) // len(block.steps) if block.steps else 1
+        batch_size = len(block) // len(block.steps) if block.steps else 1  # an empty block has no steps
         for first in range(0, len(block), batch_size):
             bins = block.slice(first, min(first + batch_size, len(block)))
             try:
@@ -152,7 +154,7 @@ class _Check:
                 self._find(str(error))
 
     def totals(self) -> Iterator[str]:
-        """Yields problems with the totals of tokens and sequences, after the last block."""
+        """Yields problems with the totals of tokens and sequences, after the last block; sets them in the report."""
         info, report = self._info, self.report
         if self._has_failed or report.streams.problems:
             return  # the counts are not complete
@@ -161,6 +163,7 @@ class _Check:
         if info.over_length == "drop":
             report.dropped_sequences = info.over_length_sequences
             report.dropped_tokens = info.over_length_tokens
+        # A sequence that shares a prefix came without it, which is no cut.
         report.cut_tokens = 0 if info.shares_prefixes else self._source_tokens - report.tokens
         if info.own_tokens and report.tokens != info.own_tokens:
             yield (
@@ -175,16 +178,16 @@ class _Check:
                 f"{cut:,}: the source is not the one that the dataset was prepared from"
             )
         report.skipped_rows = info.skipped_rows
-        held = self._against.num_sequences
-        if held is not None and held != self._num_sequences + report.dropped_sequences + report.skipped_rows:
+        num_held = self._against.num_sequences  # None if the source cannot tell
+        if num_held is not None and num_held != self._num_sequences + report.dropped_sequences + report.skipped_rows:
             came = [
                 f"{self._num_sequences:,} came",
                 f"{report.dropped_sequences:,} were dropped as too long" if report.dropped_sequences else "",
                 f"{report.skipped_rows:,} rows were skipped" if report.skipped_rows else "",
             ]
             yield (
-                f"{self._against.where} holds {held:,} sequences, but {' and '.join(filter(None, came))}"
-                + self._missing(held)
+                f"{self._against.where} holds {num_held:,} sequences, but {' and '.join(filter(None, came))}"
+                + self._missing(num_held)
             )
 
     def _compare(self, bins: BinBlock, batch: PackedBatch) -> None:
@@ -199,6 +202,7 @@ class _Check:
         }
         start = 0
         for row, end in enumerate(bins.bin_ends.tolist()):
+            # A bin without a position fills the last step. If it repeats one, its sequences are counted there.
             is_counted = bins.positions[row] >= 0 or not self._repeats
             component_id = 0 if bins.component_ids is None else int(bins.component_ids[row])
             expected = self._row(bins, start, end, component_id, is_counted=is_counted)
@@ -245,6 +249,8 @@ class _Check:
             )
             if is_counted:
                 self.report.tokens += len(piece)
+                # Of a split sequence's pieces only the first counts it. Other sequences come once, even if without the
+                # beginning that they share with another one.
                 if begins or not self._splits[component_id]:
                     self._num_sequences += 1
                     self._source_tokens += len(whole)
@@ -258,21 +264,21 @@ class _Check:
         if self.report.differing <= _MOST_NAMED:
             self.report.findings.append(finding)
 
-    def _missing(self, held: int) -> str:
+    def _missing(self, num_held: int) -> str:
         """Reads the streams again, and returns text that names rows of the source that never came.
 
         The text is empty if ids are not row numbers, or the source has too many rows.
         """
-        if self._info.id_column or held > _MOST_MARKED:
+        if self._info.id_column or num_held > _MOST_MARKED:
             return ""
-        has_come = np.zeros(held, dtype=np.bool_)
+        has_come = np.zeros(num_held, dtype=np.bool_)
         for block in self._streams.blocks():
             has_come[block.ids] = True
         missing = np.flatnonzero(~has_come)
         named = ", ".join(named_ids(self._streams.client, self._info, missing[:_MOST_NAMED]))
         more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
         says = f": no batch holds the ids {named}{more}"
-        if self._info.skipped_rows:  # some of them cannot be read
+        if self._info.skipped_rows:  # the source cannot tell the length of a row that cannot be read
             return says
         tokens = int(self._against.lengths(missing[:_MOST_NAMED]).sum())
         return f"{says}; the ids named have {tokens:,} tokens"

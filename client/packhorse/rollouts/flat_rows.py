@@ -39,12 +39,14 @@ def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], N
     """
     arrays = [as_array(row) for row in rows]
     for index, array in enumerate(arrays):
+        # The dtype of an empty row is NumPy's choice (float64 for []), so it says nothing.
         if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
             raise ValueError(
                 f"{name}[{index}] must be 1-D and of a type that fits, got {array.dtype} of shape {list(array.shape)}"
             )
     lengths = np.array([len(array) for array in arrays], dtype=np.int64)
-    return np.concatenate([array for array in arrays if array.size] or [np.zeros(0, dtype=np.int64)]), lengths
+    filled = [array for array in arrays if array.size] or [np.zeros(0, dtype=np.int64)]
+    return np.concatenate(filled), lengths
 
 
 def rows_of_tokens(
@@ -105,9 +107,9 @@ def check_finite(
         at = int(np.isfinite(values).argmin())
         ends = np.cumsum(lengths)
         index = int(np.searchsorted(ends, at, side="right"))
+        start = ends[index] - lengths[index]
         raise ValueError(
-            f"{name} of {row_name} {index} is {values[at]} at {token_name} {at - ends[index] + lengths[index]}, "
-            "which is trained on"
+            f"{name} of {row_name} {index} is {values[at]} at {token_name} {at - start}, which is trained on"
         )
 
 
@@ -127,6 +129,9 @@ def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Calla
 
 
 def range_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the integers of all ranges [starts[i], starts[i] + lengths[i]), range after range: int64 [total]."""
-    offsets = np.cumsum(lengths) - lengths
+    """Returns the integers of all ranges [starts[i], starts[i] + lengths[i]), range after range: int64 [total].
+
+    Starts [7, 2] and lengths [2, 3] give [7, 8, 2, 3, 4].
+    """
+    offsets = np.cumsum(lengths) - lengths  # of each range in the result
     return np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)

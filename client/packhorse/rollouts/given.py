@@ -141,7 +141,9 @@ class FlatRollouts:
     @property
     def num_trained(self) -> NDArray[np.int64]:
         """Trained tokens of every rollout: int64 [R]."""
-        return self.response_lengths - np.add.reduceat(self.is_tool, self.response_starts, dtype=np.int64)
+        # `reduceat` sums from each start to the next: right, because no response is empty.
+        num_of_tools = np.add.reduceat(self.is_tool, self.response_starts, dtype=np.int64)
+        return self.response_lengths - num_of_tools
 
     @property
     def version_numbers(self) -> NDArray[np.int64] | None:

@@ -78,19 +78,21 @@ def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
     if batch["shift_labels"]:
         raise ValueError("open-instruct shifts inside: pack with shift_labels=False")
     layout = batch["layout"]
-    if (np.diff(layout.row_ends, prepend=0) == 0).any():
+    sequences_of_rows = np.diff(layout.row_ends, prepend=0)  # ends [2, 3, 3] -> 2, 1 and 0 sequences
+    if (sequences_of_rows == 0).any():
         raise ValueError(
             "a pack has no rollout, which open-instruct cannot collate: pack without allow_empty, with a smaller "
             "world_size or more rollouts"
         )
-    numbers = batch["ids"] + 1  # [n]
+    numbers = batch["ids"] + 1  # of each rollout, from 1
     number_of_token = torch.zeros_like(batch["input_ids"])
     number_of_token[batch["attention_mask"] != 0] = numbers.repeat_interleave(torch.from_numpy(layout.lengths))
     last_tokens = torch.from_numpy(layout.starts + layout.lengths - 1)
     dones = torch.zeros_like(batch["input_ids"])
     dones.view(-1)[last_tokens] = numbers
     is_trained = batch["response_mask"] & ~batch["tool_mask"]
-    responses_up_to = batch["response_mask"].flatten().cumsum(0)[last_tokens]  # response tokens
+    # Response tokens from the batch's begin to each rollout's end; their differences are those of each rollout.
+    response_tokens_up_to = batch["response_mask"].flatten().cumsum(0)[last_tokens]
     token_values = {
         "query_responses": batch["input_ids"],
         "attention_masks": build_labelled_mask(batch, "cpu"),
@@ -105,7 +107,7 @@ def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
     if "rewards" in batch:
         token_values["rewards"] = batch["rewards"]
     rollout_values = {
-        "num_actions": responses_up_to.diff(prepend=responses_up_to.new_zeros(1)),
+        "num_actions": response_tokens_up_to.diff(prepend=response_tokens_up_to.new_zeros(1)),
         "packed_seq_lens": torch.from_numpy(layout.lengths),
     }
     packs = []

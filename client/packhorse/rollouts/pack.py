@@ -260,19 +260,21 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
     shape = labels.shape
     members = block.ids  # the batch's rollouts
     response_lengths = rollouts.response_lengths[members]
-    starts = layout.starts + rollouts.query_lengths[members]  # of each response, in the batch's flat labels
+    # Index of each response's first label among the batch's labels, row after row.
+    first_labels = layout.starts + rollouts.query_lengths[members]
     if packed["shift_labels"]:
-        starts = starts - 1  # the token before, which exists because a query is never empty
-    # Index of each response token in the batch's flat labels, and in the flat rollouts: int64 [K].
-    in_batch = range_indices(starts, response_lengths)
+        first_labels = first_labels - 1  # at the token before, which exists because a query is never empty
+    # Index of each response token among these labels, and among the tokens of all rollouts: int64 [K].
+    in_batch = range_indices(first_labels, response_lengths)
     in_rollouts = range_indices(rollouts.response_starts[members], response_lengths)
 
     is_tool = rollouts.is_tool[in_rollouts]
     response_mask, tool_mask, dones = np.zeros((3, labels.numel()), dtype=np.bool_)
     response_mask[in_batch] = True
     tool_mask[in_batch[is_tool]] = True
-    dones[starts + response_lengths - 1] = rollouts.dones[members]
-    labels.numpy().reshape(-1)[~(response_mask & ~tool_mask)] = IGNORE_INDEX
+    dones[first_labels + response_lengths - 1] = rollouts.dones[members]
+    is_trained = response_mask & ~tool_mask
+    labels.numpy().reshape(-1)[~is_trained] = IGNORE_INDEX  # a view: this changes the batch's own labels
 
     token_values = {}
     for name, values in rollouts.values.items():

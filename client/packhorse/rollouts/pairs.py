@@ -106,7 +106,8 @@ def pack_pairs(
 ) -> list[PairBatch] | list[TreeBatch]:
     """Packs preference pairs into batches, the same number for every rank. The two sequences of a pair share a row.
 
-    A pair takes the room of both sequences, each with the prompt in front; in a tree, the prompt is there once.
+    A pair takes the room of both sequences, each with the prompt in front. In a tree their common tokens take room
+    once, except the last one, after which they differ: it stands in front of both.
 
     Legend: P pairs. A row of tokens is a list, array or tensor of its own length, without padding.
 
@@ -133,7 +134,7 @@ def pack_pairs(
         flatten: whether a batch's sequences are joined in one row without padding.
         prefixes: "repeated": each sequence is in its row as a whole. "tree": a prefix that sequences of a row share is
             there once, and a pair takes the room of its distinct tokens.
-        **rows: other options of rows, as in `BatchFormat`, such as `total_multiple_of`. An option that pairs cannot
+        **rows: other options of rows, as in `RowFormat`, such as `total_multiple_of`. An option that pairs cannot
             have is refused, and the message says what to do.
 
     Returns:
@@ -164,17 +165,19 @@ def pack_pairs(
         items_name="pairs",
         packing=packing,
     )
+    # Pair i is the sequences 2·i and 2·i + 1: [3, 0] -> [6, 7, 0, 1].
     block = block_of([(2 * pairs[:, None] + np.arange(2)).reshape(-1) for pairs in bins], lengths)
     source = IndexableSource(sequences)
-    masks = [np.arange(n) >= start for n, start in zip(lengths, num_prompt_tokens.repeat(2), strict=True)]
-    loss_mask = IndexableSource(masks, takes_bool=True)
+    # An answer begins after the prompt, which both sequences of a pair have.
+    is_answer = [np.arange(length) >= start for length, start in zip(lengths, num_prompt_tokens.repeat(2), strict=True)]
+    loss_mask = IndexableSource(is_answer, takes_bool=True)
     batches: list[Any] = []
     for first in range(0, len(bins), batch_size):
-        part = block.slice(first, first + batch_size)
-        pair_ids = part.ids // 2
+        batch_bins = block.slice(first, first + batch_size)
+        pair_ids = batch_bins.ids // 2
         batch = {
-            **assembler.assemble(part, source, loss_mask=loss_mask),
-            "is_chosen": torch.from_numpy(part.ids % 2 == 0),
+            **assembler.assemble(batch_bins, source, loss_mask=loss_mask),
+            "is_chosen": torch.from_numpy(batch_bins.ids % 2 == 0),
             "pair_ids": torch.from_numpy(pair_ids),
             "groups": SequenceGroups(numbers=pair_ids, num_groups=len(prompts)),
         }
@@ -209,7 +212,7 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool | None = None)
         raise ValueError("this batch has no groups: prepare the pairs with grouping=Grouping(size=2), chosen first")
     # Where one group ends and the next begins; a sequence with a negative number is a group by itself.
     ends = np.flatnonzero((np.diff(groups) != 0) | (groups[1:] < 0)) + 1
-    sizes = np.diff(ends, prepend=0, append=len(groups))
+    sizes = np.diff(ends, prepend=0, append=len(groups))  # ends [2, 4] of 6 sequences -> 2, 2 and 2 sequences
     if len(groups) and (sizes != 2).any():
         index = int(np.argmax(sizes != 2))
         raise ValueError(
@@ -279,6 +282,7 @@ def _num_shared(sequences: list[NDArray[Any]]) -> NDArray[np.int64]:
     """Returns how many tokens the two sequences of each pair share in a tree: int64 [P]."""
     num_shared = []
     for pair in zip(sequences[::2], sequences[1::2], strict=True):
+        # In sorted order, the second row's entry counts what it shares with the first, whichever of the two that is.
         _, (_, shared_by_second) = by_prefix(pair)
         num_shared.append(shared_by_second)
     return np.array(num_shared, dtype=np.int64)

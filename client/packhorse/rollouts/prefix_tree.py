@@ -3,7 +3,8 @@
 Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, sorting sequences by
 their prefixes to `packhorse.wire.prefixes`, and a trainer's keys to `tree_batch` and `trl_async`.
 
-Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys.
+Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys. A position is an index in the
+row; a path is the chain of segments from a root to a segment.
 """
 
 from collections.abc import Callable, Sequence
@@ -97,28 +98,29 @@ class PrefixTree:
         first_depths, parents, segment_of_leaf = segments.first_depths, segments.parents, segments.of_leaves
         sizes = segments.end_depths - first_depths
         segment_ends = np.cumsum(sizes)
-        begins = segment_ends - sizes
-        # Index in `flat` of each token of the row: int64 [N].
-        source = range_indices(starts[segments.sequences] + first_depths, sizes)
-        next_tokens = flat[np.minimum(source + 1, len(flat) - 1)]
+        segment_starts = segment_ends - sizes
+        in_flat = range_indices(starts[segments.sequences] + first_depths, sizes)  # of each token of the row: int64 [N]
+        # At a sequence's end this takes a token of another sequence, or at the end of `flat` its last one: -100 then.
+        next_tokens = flat[np.minimum(in_flat + 1, len(flat) - 1)]
         next_tokens[segment_ends[segment_of_leaf] - 1] = IGNORE_INDEX
         # Children come after their parents, so in descending order each child is complete before its parent takes it.
         subtree_ends = segment_ends.copy()
         for segment in range(len(parents) - 1, -1, -1):
             if (parent := parents[segment]) >= 0:
                 subtree_ends[parent] = max(subtree_ends[parent], subtree_ends[segment])
-        paths, path_lengths = _segment_paths(parents)
-        path_starts = np.cumsum(path_lengths) - path_lengths
-        last_segments = segment_of_leaf[leaves.leaf_of]  # of each sequence
-        in_paths = paths[range_indices(path_starts[last_segments], path_lengths[last_segments])]
+        paths = _Paths.of(parents)
+        last_segments = segment_of_leaf[leaves.leaf_of]  # of each sequence: int64 [R]
+        path_starts = paths.ends - paths.lengths
+        # The segments of each sequence from its root to its end, sequence after sequence.
+        of_sequences = paths.segments[range_indices(path_starts[last_segments], paths.lengths[last_segments])]
         return cls(
-            tokens=flat[source],
+            tokens=flat[in_flat],
             depths=range_indices(first_depths, sizes),
             next_tokens=next_tokens,
             subtree_ends=np.repeat(subtree_ends, sizes),
             segment_ends=segment_ends,
             parents=parents,
-            positions=range_indices(begins[in_paths], sizes[in_paths]),
+            positions=range_indices(segment_starts[of_sequences], sizes[of_sequences]),
             sequence_ends=np.cumsum(lengths),
         )
 
@@ -141,10 +143,12 @@ class PrefixTree:
                 never trained, because nothing predicts it.
         """
         lengths = np.diff(self.sequence_ends, prepend=0)
-        is_predicted = trained.copy()
-        is_predicted[self.sequence_ends - lengths] = False
-        tokens = np.flatnonzero(is_predicted)
-        return Targets(tokens, self.positions[tokens - 1], np.repeat(np.arange(len(lengths)), lengths)[tokens])
+        is_target = trained.copy()
+        is_target[self.sequence_ends - lengths] = False  # first tokens
+        tokens = np.flatnonzero(is_target)
+        sequence_of_token = np.repeat(np.arange(len(lengths)), lengths)
+        # A token is predicted where the token before it in its sequence stands.
+        return Targets(tokens, positions=self.positions[tokens - 1], sequences=sequence_of_token[tokens])
 
     def labels(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the labels of the row: the next token at the given positions, -100 elsewhere: int64 [N]."""
@@ -161,9 +165,10 @@ class PrefixTree:
             the end of queries and keys, as FlashAttention does.
         """
         sizes = np.diff(self.segment_ends, prepend=0)
-        paths, path_lengths = _segment_paths(self.parents)
-        keys = range_indices((self.segment_ends - sizes)[paths], sizes[paths])
-        return keys, np.cumsum(sizes[paths])[np.cumsum(path_lengths) - 1]
+        paths = _Paths.of(self.parents)
+        sizes_in_paths = sizes[paths.segments]
+        keys = range_indices((self.segment_ends - sizes)[paths.segments], sizes_in_paths)
+        return keys, np.cumsum(sizes_in_paths)[paths.ends - 1]
 
     def mask(self) -> torch.Tensor:
         """Returns which keys each query sees, for SDPA: bool [N, N]. A token sees itself and its prefix."""
@@ -201,61 +206,73 @@ class _Segments(NamedTuple):
 class _Leaves:
     """Distinct sequences in lexicographic order, so that those with a common prefix are neighbours. Legend: n leaves.
 
-    A leaf is a distinct sequence; equal sequences share it.
+    A leaf is a distinct sequence; equal sequences share it. Its last node is its own, also if the leaf is the beginning
+    of another one, because its last token predicts none there.
     """
 
     sequences: NDArray[np.int64]
     """The first sequence of each leaf: int64 [n]."""
     lengths: NDArray[np.int64]
     """Nodes of each leaf, from the root: int64 [n]."""
-    shared: NDArray[np.int64]
-    """Nodes that each leaf shares with the leaf before it, 0 for the first: int64 [n]."""
+    shared_nodes: NDArray[np.int64]
+    """Nodes, from the root, that each leaf has in common with the leaf before it, 0 for the first: int64 [n]."""
     leaf_of: NDArray[np.int64]
     """Each sequence's leaf: int64 [R]."""
 
     @classmethod
     def of(cls, flat: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
         """Finds the leaves; the arguments are those of `PrefixTree._of_flat`."""
-        order, shared = by_prefix(np.split(flat, starts[1:]))
-        is_first = shared < lengths[order]  # whether a sequence is the first of its leaf, unlike the one before it
+        order, shared_nodes = by_prefix(np.split(flat, starts[1:]))
+        # Equal sequences are neighbours that share all nodes; the first one makes their leaf.
+        is_first = shared_nodes < lengths[order]
         leaf_of = np.empty(len(order), dtype=np.int64)
         leaf_of[order] = np.cumsum(is_first) - 1
-        chosen = order[is_first]
-        return cls(sequences=chosen, lengths=lengths[chosen], shared=shared[is_first], leaf_of=leaf_of)
+        firsts = order[is_first]
+        return cls(sequences=firsts, lengths=lengths[firsts], shared_nodes=shared_nodes[is_first], leaf_of=leaf_of)
 
     def segments(self) -> _Segments:
         """Returns the tree's segments, depth first."""
-        rows: list[tuple[int, int, int, int]] = []  # the first four fields of `_Segments`
-        last_segments = np.empty(len(self.lengths), dtype=np.int64)
+        segments: list[tuple[int, int, int, int]] = []  # the first four fields of `_Segments`
+        of_leaves = np.empty(len(self.lengths), dtype=np.int64)
         # (begin, end, depth, parent): leaves [begin, end) share their first `depth` nodes, up to segment `parent`.
         stack = [(0, len(self.lengths), 0, -1)]
         while stack:
             begin, end, depth, parent = stack.pop()
-            is_leaf = end - begin == 1
-            # The depth to which these leaves are alike: where they fork, or where the only one ends.
-            fork = int(self.lengths[begin] if is_leaf else self.shared[begin + 1 : end].min())
-            if fork > depth:
-                rows.append((depth, fork, parent, int(self.sequences[begin])))
-                parent = len(rows) - 1
-            if is_leaf:
-                last_segments[begin] = parent
+            if end - begin == 1:  # a leaf, which goes on to its end
+                of_leaves[begin] = len(segments)
+                segments.append((depth, int(self.lengths[begin]), parent, int(self.sequences[begin])))
                 continue
-            later_begins = np.flatnonzero(self.shared[begin + 1 : end] == fork) + begin + 1
+            fork = int(self.shared_nodes[begin + 1 : end].min())  # the depth to which all these leaves are alike
+            if fork > depth:  # always, except at the root if sequences begin differently: then there are several roots
+                segments.append((depth, fork, parent, int(self.sequences[begin])))
+                parent = len(segments) - 1
+            later_begins = np.flatnonzero(self.shared_nodes[begin + 1 : end] == fork) + begin + 1
             children = list(pairwise([begin, *later_begins.tolist(), end]))
             # The child with the first sequence is pushed last, so it is popped first.
             children.sort(key=lambda child: -int(self.sequences[child[0] : child[1]].min()))
             stack += [(child_begin, child_end, fork, parent) for child_begin, child_end in children]
-        first_depths, end_depths, parents, sequences = np.array(rows, dtype=np.int64).T
-        return _Segments(first_depths, end_depths, parents, sequences, last_segments)
+        first_depths, end_depths, parents, sequences = np.array(segments, dtype=np.int64).T
+        return _Segments(first_depths, end_depths, parents, sequences, of_leaves)
 
 
-def _segment_paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the segments on the path from the root to each segment, path after path, and each path's length.
+class _Paths(NamedTuple):
+    """The path of every segment, path after path: segments from the root to the segment itself."""
 
-    The first is int64 [sum of the lengths], the second int64 [S].
-    """
-    paths: list[list[int]] = []
-    for segment, parent in enumerate(parents.tolist()):
-        paths.append([*(paths[parent] if parent >= 0 else ()), segment])
-    flat = np.array([segment for path in paths for segment in path], dtype=np.int64)
-    return flat, np.array([len(path) for path in paths])
+    segments: NDArray[np.int64]
+    """Segments of all paths: int64 [sum of `lengths`]."""
+    lengths: NDArray[np.int64]
+    """Segments in each path: int64 [S]."""
+
+    @classmethod
+    def of(cls, parents: NDArray[np.int64]) -> Self:
+        """Follows the parents, which come before their children: [-1, 0, 0] has paths (0), (0, 1) and (0, 2)."""
+        paths: list[list[int]] = []
+        for segment, parent in enumerate(parents.tolist()):
+            paths.append([*(paths[parent] if parent >= 0 else ()), segment])
+        segments = np.array([segment for path in paths for segment in path], dtype=np.int64)
+        return cls(segments, lengths=np.array([len(path) for path in paths], dtype=np.int64))
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Exclusive end of each path in `segments`: int64 [S]."""
+        return np.cumsum(self.lengths)

@@ -69,6 +69,7 @@ def assembler_of(
     return BatchAssembler(
         max_seq_len,
         pad_token_id=pad_token_id,
+        # None means False in rows and True in trees, for which the assembler refuses False.
         shift_labels=shift_labels if is_tree else bool(shift_labels),
         flatten=flatten,
         shared_prefix="tree" if is_tree else False,
@@ -115,6 +116,7 @@ def bins_of_steps(
             costs=costs,
         )
     except InvalidRequestError as error:
+        # The service knows only the product, so the two numbers that the caller gave are named here.
         if error.metadata.get("field") != "num_bins_multiple_of":
             raise
         raise InvalidRequestError(

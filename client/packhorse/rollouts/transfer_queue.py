@@ -1,6 +1,6 @@
 """`PackedSampler`: which samples of a TransferQueue each data-parallel rank takes, so that ranks wait little.
 
-Owns choosing for all ranks at once, and keeping each rank's part until it asks. Leaves which groups are complete, and
+Owns choosing for all ranks at once, and keeping each rank's share until it asks. Leaves which groups are complete, and
 the queue itself, to the library TransferQueue (`pip install transferqueue`), and placing samples to the service's
 planner.
 """
@@ -25,8 +25,8 @@ class PackedSampler(GRPOGroupNSampler):
     L²), can cap the tokens of a rank, and refuses a sample without a length instead of counting it as one token. Groups
     stay together, and every rank takes the same number of samples, unless `equal_counts` is False.
 
-    When the first rank asks for a batch, all ranks' parts are chosen; the others get theirs when they ask. A checkpoint
-    of the sampler holds the parts.
+    When the first rank asks for a batch, all ranks' shares are chosen; the others get theirs when they ask. A
+    checkpoint of the sampler holds the shares.
 
         controller = TransferQueueController.remote(PackedSampler(dp_size=8, n_samples_per_prompt=8, max_tokens=65536))
 
@@ -96,9 +96,9 @@ class PackedSampler(GRPOGroupNSampler):
             chosen, _ = super().sample(ready_indexes, batch_size * self._dp_size)
             if not chosen:
                 return [], []
-            parts = self._parts(chosen, self._lengths(chosen, kwargs.get("partition")), batch_size)
-            for part_rank, part in enumerate(parts):
-                batches_of_ranks.setdefault(part_rank, {})[batch] = (part, list(part))
+            shares = self._shares(chosen, self._lengths(chosen, kwargs.get("partition")), batch_size)
+            for owner, share in enumerate(shares):
+                batches_of_ranks.setdefault(owner, {})[batch] = (share, list(share))
         taken, consumed = batches_of_ranks[rank][batch]
         return list(taken), list(consumed)
 
@@ -113,20 +113,21 @@ class PackedSampler(GRPOGroupNSampler):
             )
         return np.array(lengths, dtype=np.int64)
 
-    def _parts(self, chosen: list[int], lengths: NDArray[np.int64], batch_size: int) -> list[list[int]]:
+    def _shares(self, chosen: list[int], lengths: NDArray[np.int64], batch_size: int) -> list[list[int]]:
         """Returns the samples of each rank; a rank is a bin, and a group an item that is never divided.
 
         `chosen` are the samples of one batch of all ranks, group after group; `batch_size` is that of a rank.
         """
-        groups = np.arange(len(chosen)) // self.n_samples_per_prompt
         group_starts = np.arange(0, len(chosen), self.n_samples_per_prompt)
         group_tokens = np.add.reduceat(lengths, group_starts)
         costs = (self._packing.cost_linear + lengths) * lengths
         group_costs = np.add.reduceat(costs, group_starts)
         group_sizes = np.full(len(group_tokens), self.n_samples_per_prompt)
-        max_samples, capacity_tokens = len(chosen), self._max_tokens or int(group_tokens.sum())
-        if self._equal_counts:  # max_tokens is checked afterwards, because counts and costs alone decide
-            max_samples, capacity_tokens = batch_size, int(group_tokens.sum())
+        all_tokens = int(group_tokens.sum())
+        if self._equal_counts:  # only counts and costs decide; max_tokens is checked afterwards
+            max_samples, capacity_tokens = batch_size, all_tokens
+        else:
+            max_samples, capacity_tokens = len(chosen), self._max_tokens or all_tokens
         try:
             bins = bins_of_steps(
                 self._client,
@@ -148,5 +149,5 @@ class PackedSampler(GRPOGroupNSampler):
                 f"a batch of {len(chosen)} samples has {lengths.sum()} tokens, and {self._dp_size} ranks of "
                 f"max_tokens {self._max_tokens} cannot take them: raise it, or ask for a smaller batch_size"
             )
-        samples = np.array(chosen)
-        return [np.concatenate([samples[groups == group] for group in members]).tolist() for members in bins]
+        samples_of_groups = np.split(np.array(chosen), group_starts[1:])
+        return [np.concatenate([samples_of_groups[group] for group in members]).tolist() for members in bins]

@@ -29,8 +29,11 @@ from packhorse.rollouts.tree_rows import TreeRow, joined_rows
 class TreeBatch(Batch):
     """A packed batch of rollouts whose rows hold each common prefix once.
 
-    Its keys are those below. Labels are for the next token. A position that several sequences share predicts a token of
-    each of them, so values of trained tokens have no shape [B, L]: they are flat, M entries, sequence after sequence.
+    Keys of values that were not given are missing. A batch of pairs also has `is_chosen` and `pair_ids`, and one of a
+    dataset the keys of its mixture and its cursor.
+
+    Labels are for the next token. A position that several sequences share predicts a token of each of them, so values
+    of trained tokens have no shape [B, L]: they are flat, M entries, sequence after sequence.
 
     Example:
         >>> from packhorse.rollouts import Rollouts, pack_rollouts
@@ -156,17 +159,17 @@ def tree_batch(
 ) -> TreeBatch:
     """Makes one batch of some bins of all rollouts; each bin holds indices of rollouts, int64, and becomes a row."""
     rows = []
-    trained_tokens = [np.zeros(0, dtype=np.int64)]  # indices in the flat rollouts
+    trained_tokens = [np.zeros(0, dtype=np.int64)]  # of each row: indices among the response tokens of all rollouts
     for members in bins:
         response_lengths = rollouts.response_lengths[members]
         in_rollouts = range_indices(rollouts.response_starts[members], response_lengths)
         is_trained = ~rollouts.is_tool[in_rollouts]
         ends = np.cumsum(rollouts.lengths[members])
-        trained = np.zeros(int(rollouts.lengths[members].sum()), dtype=np.bool_)
+        trained = np.zeros(int(rollouts.lengths[members].sum()), dtype=np.bool_)  # of queries and responses
         trained[range_indices(ends - response_lengths, response_lengths)] = is_trained
         rows.append(TreeRow.of([rollouts.sequences[index] for index in members.tolist()], trained))
         trained_tokens.append(in_rollouts[is_trained])
-    members = np.concatenate([np.zeros(0, dtype=np.int64), *bins])
+    members = np.concatenate([np.zeros(0, dtype=np.int64), *bins])  # int64 also if all bins are empty
     batch: dict[str, Any] = {
         **joined_rows(rows, max_seq_len, pad_token_id=form.pad_token_id, flatten=bool(form.flatten)),
         "ids": torch.from_numpy(members),
@@ -245,7 +248,9 @@ def rows_as_trees(batch: PackedBatch, redactions: NDArray[np.int64] | None = Non
         starts, lengths = layout.starts[first:end], layout.lengths[first:end]
         at = range_indices(starts, lengths)
         trained = np.zeros(len(at), dtype=np.bool_)
-        trained[1:] = labels[at[:-1]] != IGNORE_INDEX  # -100 on each last token: no first token is trained
+        # A token's label is the next token. After a sequence's last token, which has -100, comes the first token of the
+        # next sequence, so no first token is trained.
+        trained[1:] = labels[at[:-1]] != IGNORE_INDEX
         sequences = np.split(tokens[at], np.cumsum(lengths)[:-1]) if end > first else []
         rows.append(TreeRow.of(sequences, trained, None if redactions is None else redactions[first:end]))
     return rows

@@ -50,7 +50,7 @@ class SharedPrefixes:
         rows: Sequence[NDArray[np.integer]],
         query_lengths: NDArray[np.int64],
         group_of: NDArray[np.int64] | None,
-        amounts: NDArray[np.int64],
+        other_amounts: NDArray[np.int64],
         kinds: NDArray[np.int64] | None = None,
     ) -> Self:
         """Groups rollouts.
@@ -60,31 +60,30 @@ class SharedPrefixes:
             query_lengths: tokens of each rollout's query: int64 [R].
             group_of: number of each rollout's group: int64 [R]. With None, neighbours are in a group if the whole query
                 of one begins the other, such as answers to a query and the turns of a conversation.
-            amounts: what each rollout takes besides tokens: int64 [R, c - 1].
+            other_amounts: what each rollout takes besides tokens: int64 [R, c - 1].
             kinds: a number for each rollout; rollouts with different numbers are never in a group: int64 [R]. None if
                 all may be.
         """
-        all_zero = np.zeros(len(rows), dtype=np.int64)
-        kinds_and_groups = np.stack((all_zero if kinds is None else kinds, all_zero if group_of is None else group_of))
+        same = np.zeros(len(rows), dtype=np.int64)  # what is not given does not separate rollouts
+        kinds_and_groups = np.stack((same if kinds is None else kinds, same if group_of is None else group_of))
         order, shared = by_prefix(rows)
         if group_of is not None or kinds is not None:
             order, shared = _by_group(order, shared, kinds_and_groups)
         queries = query_lengths[order] if group_of is None else None
         begins = _begins_of_groups(kinds_and_groups[:, order], shared, queries)
-        shared[begins] = 0
+        shared[begins] = 0  # a group's first rollout shares nothing with the group before
         lengths = np.array([len(rows[index]) for index in order.tolist()], dtype=np.int64)
         starts = np.flatnonzero(begins)
         return cls(
             order=order,
             groups=list(zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True)),
-            up_to=_sums_up_to(np.column_stack((lengths, lengths**2, amounts[order]))),
+            up_to=_sums_up_to(np.column_stack((lengths, lengths**2, other_amounts[order]))),
             shared_up_to=_sums_up_to(np.column_stack((shared, shared**2))),
         )
 
     def amounts(self, span: Span) -> NDArray[np.int64]:
         """Returns what an item takes: distinct tokens, and then each other amount: int64 [c]."""
-        sums = self._sums(*span)
-        return np.delete(sums, 1)  # without the squares
+        return np.delete(self._sums(*span), 1)  # without the cost of attention
 
     def cost(self, span: Span, cost_linear: int) -> int:
         """Returns what an item costs: for each distinct token `cost_linear`, and 2 · depth + 1 for its attention.
@@ -92,8 +91,9 @@ class SharedPrefixes:
         Over the L tokens of one sequence, Σ (2 · depth + 1) = L², so an item of one sequence costs what `cost_of` says.
         In a tree this sum is the sequences' L² less the squares of the nodes that each shares with the one before it.
         """
-        num_tokens, squares = self._sums(*span)[:2].tolist()
-        return int(cost_of(num_tokens, cost_linear) - num_tokens**2 + squares)
+        num_tokens, attended = self._sums(*span)[:2].tolist()
+        # `cost_of` has L² for the attention of one sequence; the tree's own sum takes its place.
+        return int(cost_of(num_tokens, cost_linear) - num_tokens**2 + attended)
 
     def halved(self, span: Span) -> list[Span]:
         """Cuts an item of two rollouts or more in two.
@@ -113,6 +113,7 @@ class SharedPrefixes:
     def _sums(self, begin: int, end: int) -> NDArray[np.int64]:
         """Returns an item's distinct tokens, the sum of their 2 · depth + 1, and each other amount: int64 [c + 1]."""
         sums = self.up_to[end] - self.up_to[begin]
+        # From the second rollout on, what is shared with the one before is there already.
         sums[:2] -= self.shared_up_to[end] - self.shared_up_to[begin + 1]
         return sums
 
@@ -175,43 +176,47 @@ def _least_between(shared: NDArray[np.int64], places: NDArray[np.int64]) -> NDAr
     return least
 
 
-def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], min_items: int) -> list[Span]:
-    """Returns the groups as items; those that are too large for a pack are cut in parts.
+def items_that_fit(prefixes: SharedPrefixes, capacities: NDArray[np.int64], min_items: int) -> list[Span]:
+    """Returns the groups as items, in order; those that are too large for a pack are cut.
 
     Args:
-        shared: the rollouts.
+        prefixes: the rollouts.
         capacities: what a pack holds of each amount: int64 [c]; each rollout by itself fits.
         min_items: the number of packs in a step: the largest items are cut until there are so many, or until each has
             one rollout.
     """
     items: list[Span] = []
-    stack = shared.groups[::-1]
-    while stack:
-        span = stack.pop()
-        if (shared.amounts(span) <= capacities).all():
+    unchecked = list(prefixes.groups)
+    while unchecked:
+        span = unchecked.pop()
+        if (prefixes.amounts(span) <= capacities).all():
             items.append(span)
         else:
-            stack += shared.halved(span)[::-1]
-    largest = [(-int(shared.amounts(span)[0]), span) for span in items]  # a heap: most distinct tokens first
+            unchecked += prefixes.halved(span)
+    return sorted(_at_least(min_items, items, prefixes))
+
+
+def _at_least(min_items: int, items: list[Span], prefixes: SharedPrefixes) -> list[Span]:
+    """Halves the item with the most distinct tokens until there are `min_items`, or all have one rollout."""
+    largest = [(-int(prefixes.amounts(span)[0]), span) for span in items]  # a heap: most distinct tokens first
     heapify(largest)
     single: list[Span] = []  # items of one rollout, which cannot be cut
     while largest and len(largest) + len(single) < min_items:
-        _, span = heappop(largest)
-        begin, end = span
+        _, (begin, end) = heappop(largest)
         if end - begin == 1:
-            single.append(span)
+            single.append((begin, end))
             continue
-        for half in shared.halved(span):
-            heappush(largest, (-int(shared.amounts(half)[0]), half))
-    return sorted(single + [span for _, span in largest])
+        for half in prefixes.halved((begin, end)):
+            heappush(largest, (-int(prefixes.amounts(half)[0]), half))
+    return single + [span for _, span in largest]
 
 
 def finer_items(
-    shared: SharedPrefixes, items: list[Span], costs: NDArray[np.int64], max_cost: float
+    prefixes: SharedPrefixes, items: list[Span], costs: NDArray[np.int64], max_cost: float
 ) -> list[Span] | None:
     """Returns the items, of which those that cost more than `max_cost` are halved; None if no item can be halved."""
     finer: list[Span] = []
     for cost, (begin, end) in zip(costs.tolist(), items, strict=True):
         is_halved = cost > max_cost and end - begin > 1
-        finer += shared.halved((begin, end)) if is_halved else [(begin, end)]
+        finer += prefixes.halved((begin, end)) if is_halved else [(begin, end)]
     return finer if len(finer) > len(items) else None

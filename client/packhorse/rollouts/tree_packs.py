@@ -36,8 +36,8 @@ def bins_of_trees(
 ) -> list[NDArray[np.int64]]:
     """Packs rollouts by the distinct tokens that they take; a group is one item, if possible.
 
-    If the slowest rank takes more than ENOUGH times the mean, tries again with the costliest items halved. Returns the
-    most even result.
+    If the slowest rank takes more than ENOUGH times the mean, and there is a balance, tries again with the costliest
+    items halved. Returns the bins for which ranks wait the shortest.
 
     The arguments are as in `pack_rollouts`. `rollouts` are checked, and none is longer than `max_seq_len`, the most
     distinct tokens in a bin. `max_sequences_per_bin` limits rollouts, not items.
@@ -50,22 +50,22 @@ def bins_of_trees(
         InvalidRequestError: the service refuses.
     """
     limits = _limits(rollouts, packing, resources, max_trained_tokens)
-    amounts = np.empty((len(rollouts.sequences), len(limits)), dtype=np.int64)
-    for column, (amount, _) in enumerate(limits.values()):
-        amounts[:, column] = amount
-    kinds = rollouts.version_numbers
-    shared = SharedPrefixes.of(
+    other_amounts = np.empty((len(rollouts.sequences), len(limits)), dtype=np.int64)
+    for column, (amounts, _) in enumerate(limits.values()):
+        other_amounts[:, column] = amounts
+    versions = rollouts.version_numbers
+    prefixes = SharedPrefixes.of(
         rollouts.sequences,
         rollouts.query_lengths,
         rollouts.group_of if rollouts.has_group_ids else None,
-        amounts,
-        kinds,
+        other_amounts,
+        kinds=versions,
     )
 
     def packed(items: list[Span]) -> _Packed:
         """Asks the planner to place items in bins."""
-        num_tokens, *others = np.array([shared.amounts(span) for span in items]).T
-        costs = np.array([shared.cost(span, packing.cost_linear) for span in items], dtype=np.int64)
+        num_tokens, *others = np.array([prefixes.amounts(span) for span in items]).T  # each has one entry for each item
+        costs = np.array([prefixes.cost(span, packing.cost_linear) for span in items], dtype=np.int64)
         bins = bins_of_steps(
             client,
             num_tokens,
@@ -73,8 +73,10 @@ def bins_of_trees(
             world_size=world_size,
             batch_size=batch_size,
             items_name="rollouts",
+            # To the planner an item is one sequence, so the limit of rollouts is one of `limits` instead.
             packing=replace(packing, max_sequences_per_bin=None),
-            separate_by=None if kinds is None else kinds[shared.order[[begin for begin, _ in items]]],
+            # All rollouts of an item have the version of its first one.
+            separate_by=None if versions is None else versions[prefixes.order[[begin for begin, _ in items]]],
             resources={name: (taken, cap) for taken, (name, (_, cap)) in zip(others, limits.items(), strict=True)},
             costs=costs,
         )
@@ -82,15 +84,15 @@ def bins_of_trees(
 
     capacities = np.array([max_seq_len, *(cap for _, cap in limits.values())], dtype=np.int64)
     bins_per_step = world_size * batch_size
-    best = last = packed(items_that_fit(shared, capacities, bins_per_step))
+    best = last = packed(items_that_fit(prefixes, capacities, bins_per_step))
     for cost_limit in () if packing.balance is Balance.NONE else _COST_LIMITS:
         if best.unevenness(bins_per_step, packing) <= ENOUGH:
             break
-        finer = finer_items(shared, last.items, last.costs, cost_limit * last.bin_costs.mean())
+        finer = finer_items(prefixes, last.items, last.costs, cost_limit * last.bin_costs.mean())
         if finer is not None:
             last = packed(finer)
             best = min(best, last, key=lambda attempt: attempt.slowest_cost(bins_per_step, packing))
-    return [best.rollouts(members, shared) for members in best.bins]
+    return [best.rollouts(members, prefixes) for members in best.bins]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +100,7 @@ class _Packed:
     """Items placed in bins, and how even the bins are. Legend: M items."""
 
     items: list[Span]
+    """The items: M ranges in the order of prefixes."""
     bins: list[NDArray[np.int64]]
     """For each bin the indices of its items: int64."""
     costs: NDArray[np.int64]
@@ -110,7 +113,7 @@ class _Packed:
 
         Ranks wait for the slowest bin of each step, or with balance `optimizer-step` for the rank with the largest sum.
         """
-        in_steps = self.bin_costs.reshape(-1, bins_per_step)
+        in_steps = self.bin_costs.reshape(-1, bins_per_step)  # [steps, bins of all ranks]
         if packing.balance is Balance.OPTIMIZER_STEP:
             return int(in_steps.sum(axis=0).max())
         return int(in_steps.max(axis=1).sum())
@@ -119,11 +122,11 @@ class _Packed:
         """Returns `slowest_cost` as a multiple of the cost if all ranks were even; at least 1."""
         return self.slowest_cost(bins_per_step, packing) * bins_per_step / max(int(self.bin_costs.sum()), 1)
 
-    def rollouts(self, members: NDArray[np.int64], shared: SharedPrefixes) -> NDArray[np.int64]:
+    def rollouts(self, members: NDArray[np.int64], prefixes: SharedPrefixes) -> NDArray[np.int64]:
         """Returns the rollouts of a bin, item after item; `members` are indices of the bin's items."""
         spans = [self.items[item] for item in members.tolist()]
-        parts = [np.sort(shared.order[begin:end]) for begin, end in spans]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        of_items = [np.sort(prefixes.order[begin:end]) for begin, end in spans]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *of_items])  # int64 also if the bin is empty
 
 
 def _limits(

@@ -67,7 +67,8 @@ class TreeRow:
             return cls.empty()
         tree = PrefixTree.of(sequences)
         if redactions is not None:
-            trained = trained & np.repeat(redactions == AS_IT_IS, np.diff(tree.sequence_ends, prepend=0))
+            lengths = np.diff(tree.sequence_ends, prepend=0)  # ends [3, 7] -> lengths [3, 4]
+            trained = trained & np.repeat(redactions == AS_IT_IS, lengths)
         targets = tree.targets(trained)
         keys, path_ends = tree.paths()
         return cls(
@@ -118,13 +119,14 @@ def _redacted(tree: PrefixTree, redactions: NDArray[np.int64]) -> NDArray[np.int
     A redaction is AS_IT_IS, MASKED, or else the token that replaces the sequence's tokens.
     """
     tokens = tree.tokens.copy()
-    paths = np.split(tree.positions, tree.sequence_ends[:-1])
-    for path, redaction in zip(paths, redactions.tolist(), strict=True):
+    positions_of_sequences = np.split(tree.positions, tree.sequence_ends[:-1])
+    for positions, redaction in zip(positions_of_sequences, redactions.tolist(), strict=True):
         if redaction not in (AS_IT_IS, MASKED):
-            tokens[path] = redaction
-    for path, redaction in zip(paths, redactions.tolist(), strict=True):
+            tokens[positions] = redaction
+    # Afterwards, what a sequence without a replacement has comes back.
+    for positions, redaction in zip(positions_of_sequences, redactions.tolist(), strict=True):
         if redaction in (AS_IT_IS, MASKED):
-            tokens[path] = tree.tokens[path]
+            tokens[positions] = tree.tokens[positions]
     return tokens
 
 
@@ -142,25 +144,26 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
         pad_token_id: token of padding.
         flatten: whether rows are joined in one without padding. If no row has a sequence, that one is all padding.
     """
-    parts = [row for row in rows if row.num_sequences or not flatten] or [TreeRow.empty()]
-    is_empty = not any(part.num_sequences for part in parts)
-    sizes = [part.num_tokens if flatten and not is_empty else row_tokens for part in parts]
-    for part, size in zip(parts, sizes, strict=True):
-        part.pad(size, pad_token_id)
+    joined_ones = [row for row in rows if row.num_sequences or not flatten] or [TreeRow.empty()]
+    has_tokens = any(row.num_sequences for row in joined_ones)
+    sizes = [row.num_tokens if flatten and has_tokens else row_tokens for row in joined_ones]
+    for row, size in zip(joined_ones, sizes, strict=True):
+        row.pad(size, pad_token_id)
     # What joining adds to numbers in each row: to positions, to ends in `keys`, and to numbers of sequences.
     starts = np.cumsum([0, *sizes[:-1]])
-    keys_before = np.cumsum([0, *(len(part.keys) for part in parts[:-1])])
-    sequences_before = np.cumsum([0, *(part.num_sequences for part in parts[:-1])])
-    unshifted = np.zeros(len(parts), dtype=np.int64)
-    shape = (1, -1) if flatten else (len(parts), row_tokens)
+    keys_before = np.cumsum([0, *(len(row.keys) for row in joined_ones[:-1])])
+    sequences_before = np.cumsum([0, *(row.num_sequences for row in joined_ones[:-1])])
+    unshifted = np.zeros(len(joined_ones), dtype=np.int64)
+    shape = (1, -1) if flatten else (len(joined_ones), row_tokens)
 
     def joined(name: str, shifts: NDArray[np.int64]) -> torch.Tensor:
         """Returns one field of all rows end to end, with each row's shift added."""
-        values = [getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)]
+        values = [getattr(row, name) + shift for row, shift in zip(joined_ones, shifts, strict=True)]
         return torch.from_numpy(np.concatenate(values))
 
+    # Most tokens of a segment, and most keys of one: the largest difference of two ends.
     longest = [
-        max(int(np.diff(getattr(part, ends), prepend=0).max()) for part in parts)
+        max(int(np.diff(getattr(row, ends), prepend=0).max()) for row in joined_ones)
         for ends in ("segment_ends", "path_ends")
     ]
     return {
@@ -175,5 +178,5 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
         "tree_max_seqlens": tuple(longest),
         "token_index": joined("token_index", starts),
         "sequence_index": joined("sequence_index", sequences_before),
-        "num_forks": sum(part.num_forks for part in parts),
+        "num_forks": sum(row.num_forks for row in joined_ones),
     }

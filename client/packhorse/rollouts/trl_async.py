@@ -71,11 +71,13 @@ def tree_row(
     if len(sequence_advantages) != len(lengths):
         raise ValueError(f"advantages has {len(sequence_advantages)} entries for {len(lengths)} sequences")
     targets = tree.targets(is_trained)
+    # Only what is trained on must be finite, so the values of all other tokens become 0.
     for name, values in (("logprobs", flat_logprobs), ("advantages", np.repeat(sequence_advantages, lengths))):
         trained_values = np.zeros(len(values), dtype=values.dtype)
         trained_values[targets.tokens] = values[targets.tokens]
         check_finite(name, trained_values, lengths, row_name="sequence", token_name="token")
     keys, path_ends = tree.paths()
+    # Most tokens of a segment, and most keys of one: the largest difference of two ends.
     longest = [int(np.diff(ends, prepend=0).max()) for ends in (tree.segment_ends, path_ends)]
     return {
         "input_ids": torch.from_numpy(tree.tokens),
@@ -139,6 +141,7 @@ def trl_async_rows(batch: PackedBatch) -> dict[str, torch.Tensor]:
 
     The batch is in rows, with shifted labels.
     """
+    # The batch does not say which token pads it. Without padding there is none to continue, and any token does.
     is_padding = batch["attention_mask"] == 0
     pad_token_id = int(batch["input_ids"][is_padding][0]) if bool(is_padding.any()) else 0
     row_tokens = batch["input_ids"].shape[1]

@@ -33,7 +33,7 @@ class Redacted:
     """Which sequences of some bins are redacted."""
 
     entries: NDArray[np.int64]
-    """Indices of the redacted sequences among all sequences of the bins: int64 [n], ascending."""
+    """Indices of the redacted sequences in the bins' `ids`: int64 [n], ascending."""
     tokens: NDArray[np.int64]
     """For each of them, the token that replaces all of its tokens, or `MASKED` if it keeps them: int64 [n]."""
 
@@ -43,6 +43,7 @@ class _IndexedRedactions:
     """Redactions of one dataset, and all ids that they name."""
 
     redactions: tuple[Redaction, ...]
+    """The redactions, in the order in which they apply: the later one wins."""
     ids: NDArray[np.int64]
     """All ids that the redactions name: int64 [n], ascending, distinct."""
     may_be_named: NDArray[np.bool_]
@@ -60,6 +61,7 @@ class _IndexedRedactions:
 
     def find(self, ids: PoolArray) -> NDArray[np.int64]:
         """Returns the indices of the named ones among some ids, ascending: int64 [k] for ids [n]."""
+        # The mask has the type of the ids, so that NumPy does not convert them all.
         likely = np.flatnonzero(self.may_be_named[ids & ids.dtype.type(len(self.may_be_named) - 1)])
         return likely[_indices_in(ids[likely].astype(np.int64, copy=False), self.ids)]
 
@@ -83,7 +85,7 @@ class Takedown:
     redactions: tuple[Redaction, ...] = ()
     """Redactions that apply: a mixture's components' first, then its own, each with its component."""
     digests: tuple[str, ...] = ()
-    """A digest for each redaction, which covers the redactions before it in its file too."""
+    """A digest for each redaction, which covers the redactions before it in its file too (`TakedownFile.chain`)."""
     _indexed: Mapping[int, _IndexedRedactions] = field(default_factory=dict)
     """Number of a component (0 for a dataset) → its redactions; without components that have no redaction."""
 
@@ -99,7 +101,7 @@ class Takedown:
                 raise TakedownError(
                     f"redact[{number}].component is {redaction.component!r}, but this is not a mixture; leave it out"
                 )
-        return cls._of(file, file.redactions, file.chain, [""])
+        return cls._of(file, file.redactions, digests=file.chain, component_names=[""])
 
     @classmethod
     def of_mixture(cls, file: TakedownFile, components: Mapping[str, TakedownFile]) -> "Takedown":
@@ -127,20 +129,30 @@ class Takedown:
             for name, own in components.items()
             for redaction in own.redactions
         ]
-        chains = [*(digest for own in components.values() for digest in own.chain), *file.chain]
-        return cls._of(file, (*of_components, *file.redactions), chains, list(components))
+        digests_of_components = [digest for own in components.values() for digest in own.chain]
+        return cls._of(
+            file,
+            (*of_components, *file.redactions),
+            digests=(*digests_of_components, *file.chain),
+            component_names=list(components),
+        )
 
     @classmethod
     def _of(
-        cls, file: TakedownFile, redactions: Sequence[Redaction], chain: Sequence[str], names: Sequence[str]
+        cls,
+        file: TakedownFile,
+        redactions: Sequence[Redaction],
+        *,
+        digests: Sequence[str],
+        component_names: Sequence[str],
     ) -> "Takedown":
-        """Returns a takedown with its redactions sorted by component; `names` are the components, or [""]."""
+        """Returns a takedown with an index for each component; a dataset has one component, without a name."""
         indexed = {}
-        for number, name in enumerate(names):
-            own = tuple(each for each in redactions if each.component == name and len(each.ids))
+        for number, name in enumerate(component_names):
+            own = tuple(redaction for redaction in redactions if redaction.component == name and len(redaction.ids))
             if own:
                 indexed[number] = _IndexedRedactions.of(own)
-        return cls(file, tuple(redactions), tuple(chain), indexed)
+        return cls(file, tuple(redactions), tuple(digests), indexed)
 
     @property
     def digest(self) -> str:
@@ -177,19 +189,20 @@ class Takedown:
         found: list[Redacted] = []
         sizes = bins.sizes()
         for number, indexed in self._indexed.items():
+            # The named sequences, as indices in `bins.ids`; not every redaction that names one applies to it here.
             if bins.component_ids is None:
-                entries = indexed.find(bins.ids)
+                named = indexed.find(bins.ids)
             else:
                 of_component = np.flatnonzero(np.repeat(bins.component_ids == number, sizes))
-                entries = of_component[indexed.find(bins.ids[of_component])]
-            if not len(entries):
+                named = of_component[indexed.find(bins.ids[of_component])]
+            if not len(named):
                 continue
-            bin_numbers = np.searchsorted(bins.bin_ends, entries, side="right")
+            bin_numbers = np.searchsorted(bins.bin_ends, named, side="right")
             positions = _whole_positions(bins.positions[bin_numbers], num_bins, skips)
-            ids = bins.ids[entries].astype(np.int64)
-            tokens = np.full(len(entries), _UNTOUCHED)
-            for redaction in indexed.redactions:  # in the file's order: if two name an id, the later one applies
-                applies = np.zeros(len(entries), dtype=np.bool_)
+            ids = bins.ids[named].astype(np.int64)
+            tokens = np.full(len(named), _UNTOUCHED)
+            for redaction in indexed.redactions:
+                applies = np.zeros(len(named), dtype=np.bool_)
                 applies[_indices_in(ids, redaction.ids)] = True
                 if seed is not None and redaction.seed == seed:
                     # `from_position` counts over all epochs of the run, and the positions are those of one.
@@ -197,13 +210,13 @@ class Takedown:
                 tokens[applies] = MASKED if redaction.token is None else redaction.token
             touched = tokens != _UNTOUCHED
             if touched.any():
-                found.append(Redacted(entries[touched], tokens[touched]))
+                found.append(Redacted(entries=named[touched], tokens=tokens[touched]))
         if not found:
             return None
         entries = np.concatenate([redacted.entries for redacted in found])
         tokens = np.concatenate([redacted.tokens for redacted in found])
-        order = np.argsort(entries, kind="stable")
-        return Redacted(entries[order], tokens[order])
+        order = np.argsort(entries)  # components' bins alternate
+        return Redacted(entries=entries[order], tokens=tokens[order])
 
 
 def _indices_in(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -219,7 +232,9 @@ def _whole_positions(positions: NDArray[np.int64], num_bins: int, skips: Skips) 
     Bins that the remainder policy added get the epoch's last position, whatever the skips make of theirs.
     """
     whole = positions.copy()
-    for (first, end), gap in zip(skips.ranges, skips.gaps(), strict=True):  # the range is left out before `gap`
+    # A gap is the number of the first position behind a range, counted without the skipped ones: with [2, 5) left out,
+    # position 5 of the epoch is numbered 2.
+    for (first, end), gap in zip(skips.ranges, skips.gaps(), strict=True):
         whole[positions >= gap] += end - first
     whole[positions == ADDED] = num_bins - 1
     return whole

@@ -36,8 +36,8 @@ _MOST_TOKEN = 2**31 - 1
 _MOST_SEED = _MOST_EPOCH = 2**64 - 1
 _MOST_POSITION = 2**62
 """The largest values of fields with integers."""
-_REDACT_KEYS = ("ids", "ids_file", "action", "token", "component", "seed", "from_position", "reason")
-_SKIP_KEYS = ("positions", "epoch", "seed", "reason")
+_REDACT_FIELDS = ("ids", "ids_file", "action", "token", "component", "seed", "from_position", "reason")
+_SKIP_FIELDS = ("positions", "epoch", "seed", "reason")
 
 
 class TakedownError(PreparedDatasetError):
@@ -58,7 +58,7 @@ class Redaction:
     """Sequences whose tokens are masked from the loss, or replaced.
 
     Example:
-        >>> Redaction(ids=np.array([7, 4])).action
+        >>> Redaction(ids=np.array([4, 7])).action
         <Action.MASK: 'mask'>
     """
 
@@ -104,9 +104,9 @@ class Redaction:
                 f"{shown_key(self.keys[0])[:80]} is not a whole number, so it is a key, and there are no keys: "
                 "`prepare` makes them from an id column of text"
             )
-        found = table.ids_of(self.keys)
+        found = table.ids_of(self.keys)  # -1 for a key that the table does not have
         ids = np.union1d(self.ids, found[found >= 0])
-        unknown = [key for key, number in zip(self.keys, found.tolist(), strict=True) if number < 0]
+        unknown = [key for key, sequence_id in zip(self.keys, found.tolist(), strict=True) if sequence_id < 0]
         return replace(self, ids=ids, keys=()), unknown
 
 
@@ -264,7 +264,7 @@ def takedown_text(path: Path) -> str:
 
 def _read_redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
     """Reads one table [[redact]]; raises a FieldError."""
-    _check_keys(table, _REDACT_KEYS)
+    _refuse_unknown_fields(table, _REDACT_FIELDS)
     if ("ids" in table) == ("ids_file" in table):
         raise FieldError("ids", "give ids = [17, 4711], or ids_file = NAME of a file beside this one, and not both")
     if "ids" in table:
@@ -299,7 +299,7 @@ def _read_redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redactio
 
 def _read_skip(table: dict[str, Any]) -> SkipEntry:
     """Reads one table [[skip]]; raises a FieldError."""
-    _check_keys(table, _SKIP_KEYS)
+    _refuse_unknown_fields(table, _SKIP_FIELDS)
     positions = table.get("positions")
     if not isinstance(positions, str):
         raise FieldError("positions", f'must be a range, e.g. "1200:1300", got {positions!r}')
@@ -332,19 +332,21 @@ def _tables_of(content: dict[str, Any], kind: str, text: str, file: str) -> Iter
     return enumerate(tables)
 
 
-def _check_keys(table: dict[str, Any], known: tuple[str, ...]) -> None:
-    for key in table:
-        if key not in known:
-            raise FieldError(key, no_field(key, known))
+def _refuse_unknown_fields(table: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Raises a FieldError for the first field that a table cannot have."""
+    for field in table:
+        if field not in known:
+            raise FieldError(field, no_field(field, known))
 
 
-def _integer(table: dict[str, Any], key: str, most: int) -> int | None:
+def _integer(table: dict[str, Any], field: str, most: int) -> int | None:
     """Returns a field's integer in [0, most]; None if the field is missing."""
-    return None if key not in table else checked_field(key, lambda: checked_integer("it", table[key], 0, most))
+    return None if field not in table else checked_field(field, lambda: checked_integer("it", table[field], 0, most))
 
 
-def _text(table: dict[str, Any], key: str) -> str:
-    value = table.get(key, "")
+def _text(table: dict[str, Any], field: str) -> str:
+    """Returns a field's text; "" if the field is missing."""
+    value = table.get(field, "")
     if not isinstance(value, str):
-        raise FieldError(key, f"must be text in quotes, got {value!r}")
+        raise FieldError(field, f"must be text in quotes, got {value!r}")
     return value
