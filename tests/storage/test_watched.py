@@ -45,6 +45,24 @@ def test_a_wrong_file_changes_nothing_and_is_logged_once(path: Path, caplog: pyt
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR", "INFO"]
 
 
+def test_wrong_content_is_still_trouble_after_the_file_system_did_not_answer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = Watched("the number", [path], lambda: int(path.read_text()))
+    path.write_text("none")
+    assert "invalid literal" in number.trouble
+
+    def hang(*_: object) -> None:
+        raise TimeoutError("no answer")
+
+    with monkeypatch.context() as hanging:
+        hanging.setattr("packhorse.storage.watched.look_at", hang)
+        assert "no answer" in number.trouble
+    assert (number.get(), "invalid literal" in number.trouble) == (1, True)
+    path.write_text("333")
+    assert (number.get(), number.trouble) == (333, "")
+
+
 def test_the_first_reading_must_do(path: Path) -> None:
     path.write_text("none")
     with pytest.raises(ValueError, match="invalid literal"):

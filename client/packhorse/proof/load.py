@@ -148,7 +148,11 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
         # The server refused until the client gave up: the error that it raises then has the last refusal as its cause.
         if not measured.num_bins and isinstance(error.__cause__, TooManyStreamsError):
             measured.was_refused = True
-    measured.seconds = time.perf_counter() - began
+    except BaseException as error:
+        measured.error = f"{type(error).__name__}: {error}"
+        raise  # no fault of the server: the thread prints where it is
+    finally:
+        measured.seconds = time.perf_counter() - began
 
 
 def _read_epoch(load: Load, stream: BinStream, opened: float, began: float, num_steps: int, measured: Measured) -> int:

@@ -72,8 +72,8 @@ class TokenAudit:
     """Compares an epoch's batches with a token source.
 
     The dataset makes tensors of every bin, exactly as in training. The same rows are built again with the source's
-    `read`, one sequence at a time, and every tensor is compared. At the end, totals are compared: every token of the
-    source must have come once, except tokens that prepare cut or dropped, or whose row it skipped.
+    `read`, one sequence at a time, and every tensor is compared. At the end, except for a mixture, totals are compared:
+    every token of the source must have come once, except tokens that prepare cut or dropped, or whose row it skipped.
 
     Example:
         >>> from packhorse.client import PackedDataset, Topology, connect
@@ -229,14 +229,16 @@ class _Check:
             sequence_id, first = int(bins.ids[index]), 0 if first_tokens is None else int(first_tokens[index])
             whole = against.read(sequence_id)
             piece = whole[first:] if longest is None else whole[first : first + longest]
-            is_predicted = np.ones(len(piece), dtype=np.bool_)
             redaction = AS_IT_IS if bins.redactions is None else int(bins.redactions[index])
+            if redaction not in (AS_IT_IS, MASKED):
+                piece = np.full(len(piece), redaction)
             if redaction != AS_IT_IS:
-                is_predicted[:] = False
-                piece = piece if redaction == MASKED else np.full(len(piece), redaction)
+                is_predicted = np.zeros(len(piece), dtype=np.bool_)
             elif self._loss_against is not None:
                 loss_against = self._loss_against.of_component(component_id)
                 is_predicted = loss_against.read(sequence_id, first, len(piece)).astype(np.bool_)
+            else:
+                is_predicted = np.ones(len(piece), dtype=np.bool_)
             begins, ends = first == 0, first + len(piece) == len(whole)
             row.add(
                 sequence_id,

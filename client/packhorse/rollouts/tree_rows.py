@@ -144,26 +144,27 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
         pad_token_id: token of padding.
         flatten: whether rows are joined in one without padding. If no row has a sequence, that one is all padding.
     """
-    joined_ones = [row for row in rows if row.num_sequences or not flatten] or [TreeRow.empty()]
-    has_tokens = any(row.num_sequences for row in joined_ones)
-    sizes = [row.num_tokens if flatten and has_tokens else row_tokens for row in joined_ones]
-    for row, size in zip(joined_ones, sizes, strict=True):
+    # A flat batch leaves empty rows out, but has at least one row, which is then all padding.
+    kept_rows = [row for row in rows if row.num_sequences or not flatten] or [TreeRow.empty()]
+    has_tokens = any(row.num_sequences for row in kept_rows)
+    sizes = [row.num_tokens if flatten and has_tokens else row_tokens for row in kept_rows]
+    for row, size in zip(kept_rows, sizes, strict=True):
         row.pad(size, pad_token_id)
     # What joining adds to numbers in each row: to positions, to ends in `keys`, and to numbers of sequences.
     starts = np.cumsum([0, *sizes[:-1]])
-    keys_before = np.cumsum([0, *(len(row.keys) for row in joined_ones[:-1])])
-    sequences_before = np.cumsum([0, *(row.num_sequences for row in joined_ones[:-1])])
-    unshifted = np.zeros(len(joined_ones), dtype=np.int64)
-    shape = (1, -1) if flatten else (len(joined_ones), row_tokens)
+    keys_before = np.cumsum([0, *(len(row.keys) for row in kept_rows[:-1])])
+    sequences_before = np.cumsum([0, *(row.num_sequences for row in kept_rows[:-1])])
+    unshifted = np.zeros(len(kept_rows), dtype=np.int64)
+    shape = (1, -1) if flatten else (len(kept_rows), row_tokens)
 
     def joined(name: str, shifts: NDArray[np.int64]) -> torch.Tensor:
         """Returns one field of all rows end to end, with each row's shift added."""
-        values = [getattr(row, name) + shift for row, shift in zip(joined_ones, shifts, strict=True)]
+        values = [getattr(row, name) + shift for row, shift in zip(kept_rows, shifts, strict=True)]
         return torch.from_numpy(np.concatenate(values))
 
     # Most tokens of a segment, and most keys of one: the largest difference of two ends.
     longest = [
-        max(int(np.diff(getattr(row, ends), prepend=0).max()) for row in joined_ones)
+        max(int(np.diff(getattr(row, ends), prepend=0).max()) for row in kept_rows)
         for ends in ("segment_ends", "path_ends")
     ]
     return {
@@ -178,5 +179,5 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
         "tree_max_seqlens": tuple(longest),
         "token_index": joined("token_index", starts),
         "sequence_index": joined("sequence_index", sequences_before),
-        "num_forks": sum(row.num_forks for row in joined_ones),
+        "num_forks": sum(row.num_forks for row in kept_rows),
     }

@@ -118,6 +118,7 @@ class ChatEncoder:
                 f"the tokenizer does not know {shown} and leaves them out, so that nothing says where the "
                 "tokens of an answer are; take them out, or use a tokenizer that has a token for what it does not know"
             )
+        # A row has the options of its conversation in the field `chat_template_kwargs`; of each, one value is missing.
         unread = {f"chat_template_kwargs.{name}": 1 for name in options or () if name not in template.words}
         unread |= {f"template option {name}": 1 for name in self._options if name not in template.words}
         return replace(rendered, unused={**rendered.unused, **unread}) if unread else rendered
@@ -173,7 +174,7 @@ class ChatEncoder:
 
     def _mask(self, chat: "RenderedChat", encoding: Any) -> EncodedSequence:
         """Returns the tokens with a mask that is True on trained turns; adds `eos` if the last turn has no end."""
-        ids = encoding.ids
+        ids = encoding.ids  # a new list at each access
         turns = token_ranges(encoding.offsets, [(turn.begin, turn.end) for turn in chat.turns])
         last = chat.turns[-1] if chat.ends_with_turn else None
         gets_eos = self._eos is not None and last is not None and last.is_open
@@ -185,8 +186,8 @@ class ChatEncoder:
         if gets_eos:
             assert last is not None
             loss_mask[-1] = last.is_trained
-        rest = chat.turns[:-1] if gets_eos else chat.turns
-        unended = [chat.text[turn.begin : turn.end] for turn in rest if turn.is_open and turn.is_trained]
+        without_eos = chat.turns[:-1] if gets_eos else chat.turns
+        unended = [chat.text[turn.begin : turn.end] for turn in without_eos if turn.is_open and turn.is_trained]
         return EncodedSequence(
             input_ids=np.array(ids, dtype=np.int32),
             loss_mask=loss_mask,

@@ -76,7 +76,7 @@ class Origin:
 
 
 class _Key(NamedTuple):
-    """What tokens of a stretch have in common."""
+    """What the tokens of a stretch have in common; it changes where the next stretch begins."""
 
     message: int | None
     field: str | None
@@ -109,6 +109,7 @@ def stretches_of(
             at += 1
         origin = origins[at] if origins else Origin(0, None, None)
         keys.append(_Key(origin.message, origin.field if begin < end else None, bool(is_trained), begin < end))
+    # Where each token's text begins, and where the last one's ends: the first character of the token after it.
     begins = [begin for begin, _ in offsets[: len(keys)]]
     begins += [len(text)] * (len(keys) + 1 - len(begins))
     found: list[Stretch] = []

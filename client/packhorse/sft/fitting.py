@@ -94,7 +94,8 @@ def _faults(fitted: Fitted) -> _Faults:
     contents = _contents_left_out(chat, traced, shown)
     contents += sum(not shown.changes(others) for others in _without_objects(chat.messages))
     calls = sum(_is_of_call(leaf) and not shown.has(leaf) for leaf in traced.trace.leaves)
-    return _Faults(int(shown.has_text_as_json or _writes_null(chat, traced)), contents, calls)
+    is_garbled = shown.has_text_as_json or _writes_null(chat, traced)
+    return _Faults(garbled=int(is_garbled), contents=contents, calls=calls)
 
 
 def _contents_left_out(chat: Conversation, traced: TracedText, shown: Shown) -> int:
@@ -103,6 +104,7 @@ def _contents_left_out(chat: Conversation, traced: TracedText, shown: Shown) -> 
     for leaf in traced.trace.leaves:
         if leaf.message is None:
             continue
+        # Of contents that are text, a form changes only those of functions, whose role it changes.
         if leaf.path == ("content",) and chat.messages[leaf.message]["role"] == "function":
             came_out[leaf.message] = shown.has(leaf)
         elif len(leaf.path) > 1 and leaf.path[0] == "content" and leaf.path[-1] != "type":

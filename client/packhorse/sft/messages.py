@@ -39,7 +39,7 @@ FLAGS = {
 }
 """Key that says whether a message is trained on → the value that says yes."""
 _FLAG_LIKE = re.compile(r"train|loss|weight|mask")
-"""Part of a key that may be a flag."""
+"""Words in keys that may be flags."""
 
 _ALL_CALLS = frozenset(("tool_calls", *CALL_NAMES))
 """Keys of a message that may hold calls."""
@@ -112,12 +112,12 @@ def check_conversation(
         }
         flags = [] if FLAGS.keys().isdisjoint(fields) else _taken_flags(number, fields)
         for key, value in fields.items():
-            if not isinstance(value, str):
+            if not isinstance(value, str):  # a flag is never text
                 _check_key(number, key, value, known)
         plain.append(_with_reasoning(number, _with_calls(number, fields)))
         if fields["role"] in trained_turns.roles:
             own.append(number)
-            if all(flags):
+            if all(flags):  # also without any
                 trained.append(number)
     candidates = own[-1:] if trained_turns.turns == "last" else own
     return Conversation(plain, tuple(own), frozenset(trained).intersection(candidates))
@@ -173,6 +173,7 @@ def _with_calls(number: int, fields: dict[str, Any]) -> dict[str, Any]:
     [name] = given
     calls = fields[name]
     if name == "tool_calls" and isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
+        # As they are, in the order of the data, but without the other, empty keys of calls.
         return {key: value for key, value in fields.items() if key == name or key in rest}
     return {**rest, "tool_calls": calls_of(number, name, calls)}
 

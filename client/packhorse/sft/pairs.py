@@ -1,8 +1,8 @@
 """`PairEncoder` and `encode_prompt_response`: from prompts and responses to tokens and a loss mask.
 
-Owns joining and cutting the two, and the same of messages: joining a pair to a conversation. Also finds the common
-prompt of a chosen and a rejected text, or conversation. Prompt and response are tokenized separately, as they are when
-the model answers. Leaves encoding chats to `sft.chat`.
+Owns joining and cutting the two, and finding the common prompt of a chosen and a rejected one: of texts, and of
+conversations. Prompt and response are tokenized separately, as they are when the model answers. Leaves encoding chats
+to `sft.chat`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,8 @@ class PairEncoder:
     def common_prompt(self, chosen: str, rejected: str) -> tuple[str, str, str]:
         """Finds the prompt with which two texts begin. It ends with a token that both share, after a word if possible.
 
-        The tokens of the prompt followed by those of an answer are the tokens of the whole text.
+        The tokens of the prompt followed by those of an answer are the tokens of the whole text. Each try
+        encodes both texts again.
 
         Returns:
             The prompt, then `chosen` and `rejected` without it.
@@ -82,11 +83,11 @@ class PairEncoder:
         """
         one, other = self._tokenizer.encode([chosen, rejected])
         shorter = min(len(one.ids), len(other.ids))
-        pairs = zip(one.ids, other.ids, strict=False)
-        shared = next((at for at, (token, twin) in enumerate(pairs) if token != twin), shorter)
+        token_pairs = zip(one.ids, other.ids, strict=False)
+        num_shared = next((at for at, (token, twin) in enumerate(token_pairs) if token != twin), shorter)
         # The longest prompt is tried first; one token is left for each answer.
-        counts = range(min(shared, shorter - 1), 0, -1)
-        ends = [one.offsets[count - 1][1] for count in counts]
+        last_tokens = range(min(num_shared, shorter - 1) - 1, -1, -1)
+        ends = [one.offsets[last][1] for last in last_tokens]
         between_words = [end for end in ends if chosen[end : end + 1].isspace() or chosen[end - 1].isspace()]
         for end in dict.fromkeys([*between_words, *ends]):
             if chosen[:end] != rejected[:end]:
@@ -122,10 +123,11 @@ class PairEncoder:
 
     def _join(self, prompt: list[int], response: list[int]) -> EncodedSequence:
         """Joins the ids of a prompt and a response; if they are too long, cuts the prompt after its opening."""
-        opening = len(self._tokenizer.opening)
+        num_opening = len(self._tokenizer.opening)
         excess = 0 if self._max_tokens is None else len(prompt) + len(response) - self._max_tokens
-        num_cut = min(max(excess, 0), max(len(prompt) - opening - 1, 0)) if self._cutoff == "oldest" else 0
-        prompt = prompt[:opening] + prompt[opening + num_cut :]
+        most_cut = max(len(prompt) - num_opening - 1, 0)  # the prompt's last token stays
+        num_cut = min(max(excess, 0), most_cut) if self._cutoff == "oldest" else 0
+        prompt = prompt[:num_opening] + prompt[num_opening + num_cut :]
         loss_mask = np.full(len(prompt) + len(response), True)
         loss_mask[: len(prompt)] = self._train_on_prompt
         return EncodedSequence(
@@ -207,11 +209,12 @@ def common_messages(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
             f"chosen is {called(chosen)} and rejected {called(rejected)}; both must be text, or lists of messages"
         )
     chosen, rejected = as_messages(chosen), as_messages(rejected)
+    shorter = min(len(chosen), len(rejected))
     pairs = zip(chosen, rejected, strict=False)
-    length = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
-    if not length or length == min(len(chosen), len(rejected)):
+    num_shared = next((at for at, (one, other) in enumerate(pairs) if one != other), shorter)
+    if not 0 < num_shared < shorter:
         raise ValueError(_NO_PROMPT)
-    return chosen[:length], chosen[length:], rejected[length:]
+    return chosen[:num_shared], chosen[num_shared:], rejected[num_shared:]
 
 
 def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mapping[str, Any]]) -> list[Any]:

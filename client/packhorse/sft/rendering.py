@@ -62,10 +62,11 @@ class RenderedChat:
         found: list[Origin] = []
         for begin, run in placed(self.runs):
             leaf = _first_leaf(run)
-            message = run.writer if run.writer is not None or leaf is None else leaf.message
-            found.append(
-                Origin(begin + run.length, message, None if leaf is None else _path(leaf, isinstance(run.source, Dump)))
-            )
+            message, field = run.writer, None
+            if leaf is not None:
+                message = leaf.message if message is None else message
+                field = _path(leaf, is_dump=isinstance(run.source, Dump))
+            found.append(Origin(begin + run.length, message, field))
         return found
 
 
@@ -110,7 +111,7 @@ def _first_leaf(run: Run) -> Leaf | None:
     return run.source
 
 
-def _path(leaf: Leaf, is_dump: bool) -> str:
+def _path(leaf: Leaf, *, is_dump: bool) -> str:
     """Returns a leaf's path, such as `messages[1].tool_calls[0].function.name`.
 
     For a leaf of a value that was written as JSON (`is_dump`), it is the path of the arguments, or of the tool.

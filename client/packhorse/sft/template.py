@@ -49,6 +49,7 @@ class ChatTemplate:
             plain, tracing = plain_environment(), tracing_environment()
             tree, traced_tree = plain.parse(source), tracing.parse(source)
             names = jinja2.meta.find_undeclared_variables(tree)
+            # `tracing_environment` makes such a filter of every generation block.
             self.has_generation = any(
                 block.filter.name == "_generated" for block in traced_tree.find_all(jinja2.nodes.FilterBlock)
             )
@@ -81,19 +82,19 @@ class ChatTemplate:
             TemplateRefusal: the template raises an error.
         """
         try:
-            given = {**self._plain_globals, **_given(messages, variables, add_generation_prompt)}
+            given = {**self._plain_globals, **_given(messages, variables, add_generation_prompt=add_generation_prompt)}
             return "".join(self._plain.root_render_func(self._plain.new_context(given, shared=True)))
         except Exception as error:  # A template is somebody else's program and may raise anything.
             raise _refusal(error) from error
 
     def trace(self, chat: Conversation, variables: Mapping[str, Any]) -> TracedText:
-        """Returns the same text as `render`, with the origins of its characters.
+        """Returns the same text as `render` without a generation prompt, with the origins of its characters.
 
         Raises:
             TemplateRefusal: the template raises an error, or traced strings do not work in it as plain ones do.
         """
         trace = Trace(chat.messages, chat.own, variables.get("tools"))
-        given = _given(trace.messages, {**variables, "tools": trace.tools}, False)
+        given = _given(trace.messages, {**variables, "tools": trace.tools}, add_generation_prompt=False)
         pieces: list[str] = []
         runs: list[Run] = []
         try:
@@ -113,7 +114,7 @@ def compile_template(source: str) -> ChatTemplate:
 
 
 def _given(
-    messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], add_generation_prompt: bool
+    messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], *, add_generation_prompt: bool
 ) -> dict[str, Any]:
     """Returns all variables of a template, as transformers' `apply_chat_template` gives them."""
     return {
@@ -126,4 +127,5 @@ def _given(
 
 
 def _refusal(error: Exception) -> TemplateRefusal:
+    """Returns the refusal of a template that raised an error."""
     return TemplateRefusal(f"the chat template does not render this conversation: {error}")

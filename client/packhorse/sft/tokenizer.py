@@ -56,9 +56,13 @@ class ChatTokenizer:
     @property
     def marks(self) -> Marks:
         """The added tokens, for the search for turns."""
-        special = {*self.special_texts, *filter(None, [(self.special_tokens or {}).get("eos_token")])}
+        special = set(self.special_texts)
+        if eos := (self.special_tokens or {}).get("eos_token"):  # which need not be an added token
+            special.add(eos)
         added = special | {text for text in self.added_texts if text.strip()}
-        return Marks(*(tuple(sorted(texts, key=len, reverse=True)) for texts in (special, added)))
+        return Marks(
+            special=tuple(sorted(special, key=len, reverse=True)), added=tuple(sorted(added, key=len, reverse=True))
+        )
 
     def dropped_in(self, text: str) -> list[str]:
         """Returns the characters of a text, except white space, that the tokenizer drops."""
@@ -106,7 +110,7 @@ class ChatTokenizer:
             if self.special_tokens is not None and "eos_token" in self.special_tokens:
                 eos = self.special_tokens["eos_token"]
             elif self.closing:
-                return self.closing[-1]
+                return self.closing[-1]  # the last token after every text
             else:
                 raise ValueError(
                     "the tokenizer does not say which token ends a sequence; name it with eos=, or append no such token"

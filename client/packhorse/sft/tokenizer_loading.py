@@ -97,6 +97,7 @@ def _load_transformers(tokenizer: Any) -> ChatTokenizer:
     templates = tokenizer.chat_template
     return replace(
         _prepared_copy(backend, len(tokenizer)),
+        # The map may also hold lists, of additional tokens, which have no names in templates.
         special_tokens={
             name: str(token) for name, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)
         },
@@ -153,6 +154,7 @@ def _prepared(model: Any) -> ChatTokenizer:
     model.no_truncation()
     model.no_padding()
     model.encode_special_tokens = False
+    # Of <s> a </s>, `of_text` is [1]. If the text itself becomes no token, all that is added counts as opening.
     probe = model.encode("a")
     of_text = [at for at, is_added in enumerate(probe.special_tokens_mask) if not is_added] or [len(probe.ids)]
     opening, closing = probe.ids[: of_text[0]], probe.ids[of_text[-1] + 1 :]

@@ -6,7 +6,8 @@ template shows its turns in one of three ways. Each finds the right range or non
 1. `{% generation %}` blocks mark the turns exactly.
 2. The trace says which characters were written by the iteration of the template's loop over messages that is about a
    message. The turn is these without the header, which is what the generation prompt writes after the messages before.
-   A header holds no word of the message, and it ends with a whole mark.
+   A header holds no word of the message, and it does not end within a mark or a word. If the prompt writes none, it is
+   what a turn with any other content would begin with.
 3. If there is no such loop, the turn is what a message adds to the rendering of the messages before it, with their
    generation prompt. Both renderings must be prefixes of the text, and every word in the range must be the message's.
 
@@ -26,9 +27,6 @@ from packhorse.sft.messages import Conversation, with_other_words
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
 from packhorse.sft.tokenizer import Marks
 from packhorse.sft.tracing.provenance import Dump, Leaf, Run, placed
-
-Range = tuple[int, int]
-"""[begin, end) in a text."""
 
 _WAY_OUT = "mark the model's text, end-of-turn token included, in the template: {% generation %} … {% endgeneration %}"
 
@@ -88,13 +86,15 @@ class _Search:
         self._traced = traced
         self._marks = marks
         self._placed = list(placed(traced.runs))
+        """(begin in the text, run) for every run of the text."""
         self._begins = [begin for begin, _ in self._placed]
+        """Where every run begins, to find the run of a character by bisection."""
         self._is_followed = any(run.writer is not None for run in traced.runs)
         """Whether the template's loop has an iteration about a message."""
 
     def marked(self) -> Iterator[Turn]:
         """Yields the template's generation blocks."""
-        trains_all = len(self._chat.trained) == len(self._chat.own)
+        trains_all = len(self._chat.trained) == len(self._chat.own)  # then it does not matter whose a block is
         for block in self._generated_blocks():
             if block.message is None and not trains_all:
                 raise ValueError(
@@ -110,33 +110,40 @@ class _Search:
         for begin, run in self._placed:
             if not run.is_generated:
                 continue
+            end = begin + run.length
             owner = run.writer if run.writer is not None else _message_of(run)
-            last = blocks[-1] if blocks and blocks[-1].end == begin else None
-            if last is not None and owner in (None, last.message):
-                last.end = begin + run.length
-            elif last is not None and last.message is None:
-                last.end, last.message = begin + run.length, owner
-            else:
-                blocks.append(_Block(begin, begin + run.length, owner))
+            adjacent = blocks[-1] if blocks and blocks[-1].end == begin else None
+            if adjacent is None or (None not in (owner, adjacent.message) and owner != adjacent.message):
+                blocks.append(_Block(begin, end, owner))
+                continue
+            adjacent.end = end
+            if adjacent.message is None:
+                adjacent.message = owner
         return blocks
 
     def is_traced(self) -> bool:
-        """Returns whether the trace says for every word of the model's messages which message's iteration wrote it."""
+        """Returns whether the iterations of the model's messages wrote these messages, each its own.
+
+        An iteration of somebody else's message may repeat words of the model's, if the model's message has an iteration
+        too.
+        """
+        if not self._is_followed or self._traced.trace.is_crossed:
+            return False
         own = set(self._chat.own)
-        wrote: set[int] = set()
-        elsewhere: set[int] = set()
+        writers: set[int] = set()  # messages of the model with an iteration that wrote something
+        repeated: set[int] = set()  # messages of the model whose words the iteration of somebody else's message wrote
         for _, run in self._placed:
             owner = _message_of(run)
             if run.writer in own:
                 assert run.writer is not None
-                wrote.add(run.writer)
+                writers.add(run.writer)
                 if owner not in (None, run.writer):
                     return False
             elif owner in own:
                 if run.writer is None:
                     return False
-                elsewhere.add(owner)
-        return self._is_followed and not self._traced.trace.is_crossed and elsewhere <= wrote
+                repeated.add(owner)
+        return repeated <= writers
 
     def written(self) -> Iterator[Turn]:
         """Yields what the iterations of the model's messages wrote, without headers."""
@@ -149,6 +156,7 @@ class _Search:
                 begin += self._header_length(number, begin, end)
             begun.add(number)
             turn = self._turn(begin, self._without_glue(begin, end), number, number in self._chat.trained)
+            # After the last message, a template may write the end of the turn behind its loop.
             if turn.is_open and number == len(self._chat.messages) - 1 and end == blocks[-1].end:
                 turn = self._with_closing(turn, end)
             if turn.begin < turn.end:
@@ -176,8 +184,8 @@ class _Search:
             if begin is None and (self._is_followed or number == 0):
                 raise _unclear(number, "no iteration of the loop over the messages is about it")
             if begin is None or begin == self._prefix(number, add_generation_prompt=False):
-                words = (at for at, run in self._placed if _message_of(run) == number and run.length)
-                begin = next(words, None)
+                # There is no generation prompt, so the turn begins with the message's first word.
+                begin = next((at for at, run in self._placed if _message_of(run) == number and run.length), None)
             end = self._prefix(number + 1, add_generation_prompt=False)
             if begin is None or end is None or not last_end <= begin <= end:
                 raise _unclear(number, "no loop over the messages writes it, and the text up to it is no prefix")
@@ -203,12 +211,16 @@ class _Search:
         return Turn(begin, end, message, is_trained, not (is_closed and self._is_template(begin + len(text) - 1)))
 
     def _with_closing(self, turn: Turn, end: int) -> Turn:
-        """Returns the last turn with what the template writes after its loop, to the end of the first special token."""
+        """Returns the last turn with what the template writes after its loop, to the end of the first special token.
+
+        Without a special token there, that is all of the rest; nothing, if the rest begins with text of the row.
+        """
         rest = self._text[end:]
         if not rest.strip() or not self._is_template(end):
             return turn
         mark = re.search("|".join(map(re.escape, self._marks.special)), rest) if self._marks.special else None
-        return self._turn(turn.begin, end + mark.end() if mark else len(self._text), turn.message, turn.is_trained)
+        closed_end = len(self._text) if mark is None else end + mark.end()
+        return self._turn(turn.begin, closed_end, turn.message, turn.is_trained)
 
     def _is_template(self, at: int) -> bool:
         """Returns whether the character at a position is the template's own."""
@@ -220,8 +232,8 @@ class _Search:
         Only words before the message's own count. `begin` and `end` are what the message's iteration wrote.
         """
         own_runs = islice(self._placed, bisect_left(self._begins, begin), bisect_left(self._begins, end))
-        words = next((at for at, run in own_runs if run.source is not None and not _is_role(run)), end)
-        opening = self._text[begin:words]
+        first_word = next((at for at, run in own_runs if run.source is not None and not _is_role(run)), end)
+        opening = self._text[begin:first_word]
         prompt = self._prompt(number, begin)
         length = len(prompt) if opening.startswith(prompt) else self._common_length(opening, prompt)
         if length or not opening:
@@ -252,17 +264,17 @@ class _Search:
         """Returns the length of the common beginning of two texts, in whole units: marks, words, other characters."""
         pattern = _units(self._marks.added)
         length = 0
-        for unit, other_unit in zip(pattern.findall(one), pattern.findall(other), strict=False):
+        for unit, other_unit in zip(pattern.findall(one), pattern.findall(other), strict=False):  # to the shorter's end
             if unit != other_unit:
                 break
             length += len(unit)
         return length
 
-    def _prefix(self, count: int, *, add_generation_prompt: bool) -> int | None:
-        """Returns the length of the first `count` messages, rendered; None if the text does not begin with that."""
-        if count == len(self._chat.messages):
+    def _prefix(self, num_messages: int, *, add_generation_prompt: bool) -> int | None:
+        """Returns the length of the first messages, rendered; None if the text does not begin with that."""
+        if num_messages == len(self._chat.messages):
             return len(self._text)
-        prefix = self._rendered(self._chat.messages[:count], add_generation_prompt=add_generation_prompt)
+        prefix = self._rendered(self._chat.messages[:num_messages], add_generation_prompt=add_generation_prompt)
         return len(prefix) if prefix is not None and self._text.startswith(prefix) else None
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str | None:

@@ -110,6 +110,7 @@ def unused_fields(chat: Conversation, traced: TracedText, shown: Shown) -> dict[
         _count(found, f"messages of role {chat.messages[number]['role']}")
     for leaf in _distinct(traced.trace.leaves):
         if leaf.message is None:
+            # A path that ends with a number is an item of a list in a schema, such as a value of `enum`.
             if leaf.path[-1] not in _SCHEMA and not isinstance(leaf.path[-1], int) and not shown.has(leaf):
                 _count(found, _name(leaf) if shows_tools else "tools")
         elif leaf.message in silent or _is_wiring(leaf):
@@ -119,7 +120,7 @@ def unused_fields(chat: Conversation, traced: TracedText, shown: Shown) -> dict[
         elif shown.missing(leaf):
             _count(found, f"{_name(leaf)}, in part")
     if "tools" in found:
-        found["tools"] = 1
+        found["tools"] = 1  # one value of the row, however many texts it holds
     for name, messages in _without_values(chat.messages):
         if not shown.changes(messages):
             _count(found, name)
@@ -207,7 +208,7 @@ def _name(leaf: Leaf) -> str:
     """Returns the name of a leaf's field: its keys, without numbers and without what is below `arguments`."""
     keys = [key for key in leaf.path if isinstance(key, str)]
     if leaf.message is None:
-        return ".".join(keys[:3])
+        return ".".join(keys[:3])  # such as `tools.function.parameters`
     if "arguments" in keys:
         return "messages.tool_calls.arguments"
     if keys[0] == "content" and len(keys) > 1 and keys[1] != "text":
@@ -216,4 +217,5 @@ def _name(leaf: Leaf) -> str:
 
 
 def _count(found: dict[str, int], name: str) -> None:
+    """Counts one more missing value of a field."""
     found[name] = found.get(name, 0) + 1

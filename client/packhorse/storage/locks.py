@@ -52,24 +52,15 @@ def hold_lock(path: Path, *, wait_seconds: float = math.inf) -> Iterator[None]:
         LockHeldError: another process still holds the lock.
         OSError: the file cannot be made, or the file system has no locks.
     """
-    deadline = time.monotonic() + wait_seconds
-    while True:
-        descriptor = _opened(path)
-        try:
-            if try_lock(descriptor):
-                if not _is_at(descriptor, path):
-                    continue  # locked a file that its last holder has removed: open the path again
-                if not path.is_dir():
-                    since = time.strftime("%Y-%m-%d %H:%M:%S")
-                    os.truncate(descriptor, 0)
-                    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
-                yield
-                return
-            if time.monotonic() >= deadline:
-                raise LockHeldError(path, _holder(descriptor, path))
-        finally:
-            os.close(descriptor)
-        time.sleep(_POLL_SECONDS)
+    descriptor = _locked(path, time.monotonic() + wait_seconds)
+    try:
+        if not path.is_dir():
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            os.truncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
+        yield
+    finally:
+        os.close(descriptor)  # which releases the lock
 
 
 def try_lock(file: int | IO[bytes] | IO[str], *, shared: bool = False) -> bool:
@@ -93,6 +84,24 @@ def try_lock(file: int | IO[bytes] | IO[str], *, shared: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _locked(path: Path, deadline: float) -> int:
+    """Opens and locks a file or a folder, waiting for another holder until `deadline`; returns the descriptor."""
+    while True:
+        descriptor = _opened(path)
+        try:
+            is_locked = try_lock(descriptor)
+            if is_locked and _is_at(descriptor, path):
+                return descriptor
+            if not is_locked and time.monotonic() >= deadline:
+                raise LockHeldError(path, _holder(descriptor, path))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        if not is_locked:  # otherwise its last holder has removed the file: the path is opened again at once
+            time.sleep(_POLL_SECONDS)
 
 
 def _opened(path: Path) -> int:

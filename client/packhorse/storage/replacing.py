@@ -76,22 +76,22 @@ class AtomicFiles:
 
     def publish(self) -> None:
         """Syncs and renames the files; after a failure the old files are back, and no temporary file is left."""
-        is_group = len(self._paths) > 1  # a single file is replaced by one rename, so it is never missing
-        moved: list[_MovedFile] = []  # of a group: the files that were there before
-        appeared: list[Path] = []  # of a group: paths that a new file has taken
+        are_several = len(self._paths) > 1  # a single file is replaced by one rename, so it is never missing
+        moved: list[_MovedFile] = []  # of several: the files that were there before
+        appeared: list[Path] = []  # of several: paths that a new file has taken
         try:
             for file in self.files:
                 file.flush()
                 os.fsync(file.fileno())
             # Old files go first, last name first: a crash in between must not leave a pair that does not match.
             for temporary, path in reversed(list(zip(self._temporary, self._paths, strict=True))):
-                if is_group and path.exists():
+                if are_several and path.exists():
                     aside = temporary.with_name(f"{temporary.name}.old")
-                    moved.append(_MovedFile(aside, path))
+                    moved.append(_MovedFile(aside=aside, path=path))  # noted before, in case the rename is interrupted
                     os.replace(path, aside)
             for temporary, path in zip(self._temporary, self._paths, strict=True):
                 os.replace(temporary, path)
-                if is_group:
+                if are_several:
                     appeared.append(path)
             for file in self.files:
                 file.close()
@@ -105,7 +105,7 @@ class AtomicFiles:
             raise
         for file_before in moved:
             file_before.aside.unlink()
-        for folder in {path.parent for path in self._paths}:
+        for folder in {path.parent for path in self._paths}:  # a folder holds the names
             sync(folder)
 
     def discard(self) -> None:

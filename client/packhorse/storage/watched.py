@@ -78,6 +78,7 @@ class Watched(Generic[_Value]):
         self._key = ", ".join(map(str, paths))
         self._lock = threading.Lock()
         self._trouble = ""
+        self._unusable = ""  # the trouble with the content, also while the file system does not answer
         self._hangs = False  # whether the file system did not answer at the last look
         # Stamps come before the content, so that a change in between is noticed later.
         self._stamps = look_at(self._key, self._stamps_now)
@@ -112,7 +113,7 @@ class Watched(Generic[_Value]):
         stamps = self._stamps_now()
         if stamps == self._stamps:
             if self._hangs:
-                self._hangs, self._trouble = False, ""
+                self._hangs, self._trouble = False, self._unusable
                 _LOG.info("%s can be looked at again", self._name)
             return
         self._stamps, self._hangs = stamps, False
@@ -120,8 +121,9 @@ class Watched(Generic[_Value]):
             self._value = self._read()
         except (ValueError, OSError) as error:
             self._note_trouble(error)
+            self._unusable = self._trouble
         else:
-            self._trouble = ""
+            self._trouble = self._unusable = ""
             _LOG.info("%s changed: read again", self._name)
 
     def _note_trouble(self, error: ValueError | OSError) -> None:
@@ -133,4 +135,5 @@ class Watched(Generic[_Value]):
             _LOG.error("%s %s: %s", self._name, what, trouble)
 
     def _stamps_now(self) -> list[Stamp | None]:
+        """Returns the stamp of each file."""
         return [stamp_of(path) for path in self._paths]

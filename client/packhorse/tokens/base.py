@@ -275,8 +275,8 @@ def write_end_to_end(
     ends = [*out_ends[breaks].tolist(), *out_ends[-1:].tolist()]
     if sum(ends) - sum(begins) != len(tokens):
         refuse_truncated()
-    first = 0
+    num_copied = 0
     for begin, end in zip(begins, ends, strict=True):
-        stop = first + end - begin
-        out[begin:end] = tokens[first:stop]
-        first = stop
+        stop = num_copied + end - begin
+        out[begin:end] = tokens[num_copied:stop]
+        num_copied = stop

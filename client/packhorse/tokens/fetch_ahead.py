@@ -43,7 +43,8 @@ class FetchAhead(Generic[_Key, _Item]):
         Args:
             fetch: returns the item of a key; called in any thread.
             ahead: how many items are fetched ahead; 0 for none.
-            keep_bytes: size of the fetched items that are kept; the last one always is.
+            keep_bytes: size of the items that are kept after `get`; the last one always is. Those that are fetched
+                ahead come on top.
             threads: most threads that fetch.
         """
         self._fetch = fetch
@@ -88,6 +89,7 @@ class FetchAhead(Generic[_Key, _Item]):
         if item is None:
             with self._lock:
                 coming = self._coming.pop(key, None)
+            # An item that no thread has begun to fetch can be cancelled, and is fetched here.
             item = self._fetch(key) if coming is None or coming.cancel() else coming.result()
             item = self._kept.put(key, item)
             self._fetch_ahead()

@@ -59,11 +59,10 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     """
     manifest, rule, lengths = dataset.manifest, rule_of(dataset), lengths_before(dataset)
     own_max_seq_len = manifest.max_seq_len
-    if manifest.resources and manifest.groups:  # `lengths` lacks the groups that were left out
-        num_dropped, lost_tokens = manifest.groups.num_dropped, manifest.over_length.tokens
-        return [
-            replace(_figures_at(dataset, lengths, own_max_seq_len), sequences_cut=num_dropped, tokens_cut=lost_tokens)
-        ]
+    if manifest.resources and manifest.groups:
+        own = _figures_at(dataset, lengths, own_max_seq_len)
+        # `lengths` lacks the groups that were left out, so their figures come from the manifest.
+        return [replace(own, sequences_cut=manifest.groups.num_dropped, tokens_cut=manifest.over_length.tokens)]
     shortest, longest = own_max_seq_len / _SHORTER, own_max_seq_len * _LONGER
     powers = {1 << bits for bits in range(31) if shortest <= 1 << bits <= longest}
     drops = options_of(dataset).over_length == "drop"
@@ -77,7 +76,7 @@ def _figures_at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_le
     options = options_of(dataset)
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)
     kept = fit(lengths, rule.longest, options.over_length)
-    if max_seq_len == options.max_seq_len:  # with resources, plan.rooms holds classes
+    if max_seq_len == options.max_seq_len:  # the prepared plan; with resources its rooms are classes, and have no sum
         plan, tokens = dataset.plan, dataset.manifest.total_tokens
     else:
         plan = _planned(dataset, kept, max_seq_len)
@@ -113,4 +112,5 @@ def _planned(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: 
 
 
 def _tokens(lengths: Mapping[int, int]) -> int:
+    """Returns the tokens of all sequences together."""
     return sum(length * count for length, count in lengths.items())

@@ -96,7 +96,7 @@ def lengths_before(dataset: PreparedDataset) -> Counter[int]:
     if dataset.groups:
         return Counter(dataset.counts)
     rule = rule_of(dataset)
-    too_long = histogram_of(dataset.over_length()[:, 1])
+    too_long = histogram_of(dataset.over_length()[:, 1])  # rows are (id, length)
     rooms = Counter(dataset.counts)
     # What became of the sequences that were too long is taken away, and these sequences themselves are added.
     for length, count in fit(too_long, rule.longest, dataset.manifest.options.over_length).items():

@@ -30,6 +30,8 @@ def test_a_conversation_becomes_messages() -> None:
     assert as_messages(MESSAGES) is MESSAGES
     of_a_table = [{"weight": None, **message} for message in SHAREGPT]  # a column has every key of every row
     assert as_messages(of_a_table) == [{**message, "weight": None} for message in MESSAGES]
+    of_both_forms = [{**message, "role": None, "content": None} for message in SHAREGPT]
+    assert as_messages(of_both_forms) == MESSAGES
 
 
 def test_it_is_encoded_as_its_messages_are() -> None:
@@ -155,6 +157,30 @@ def test_results_of_functions_are_those_of_tools_if_the_template_knows_only_thes
         rendered = ChatEncoder(tokenizer, chat_template=template).render(told)
         assert rendered.text == f"{written} assistant: b "
         assert dict(rendered.unused) == {"messages.name": 1}
+
+
+def test_a_call_that_becomes_a_function_takes_only_its_name_and_arguments_along() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    template = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %} end {% endfor %}"
+    )
+    call = {"type": "function", "id": "a", "name": "add", "arguments": {"a": 1}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    rendered = ChatEncoder(tokenizer, chat_template=template).render([message])
+    assert rendered.text == '{"name": "add", "arguments": {"a": 1}} end '
+
+
+@pytest.mark.parametrize("beside", ["", "hm"])
+def test_reasoning_in_a_part_is_not_lost_to_that_beside_it(beside: str) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    template = "{% for m in messages %}{{ m.role + ' ' + m.thinking + ' ' + m.content }} end {% endfor %}"
+    encoder = ChatEncoder(tokenizer, chat_template=template)
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "yes"}]
+    message = {"role": "assistant", "thinking": beside, "content": parts}
+    rendered = encoder.render([message])
+    assert (rendered.text, dict(rendered.unused)) == ("assistant hm yes end ", {})
+    with pytest.raises(ValueError, match="another reasoning in its content than beside it"):
+        encoder.render([{**message, "thinking": "well"}])
 
 
 def test_a_value_that_an_operation_hides_is_used_though_nothing_shows_it() -> None:

@@ -68,12 +68,17 @@ def as_messages(conversation: Any) -> Any:
             raise ValueError(
                 f"message {number} is from {name!r}; in ShareGPT's form it is from one of {', '.join(_ROLES)}"
             )
-        rest = {key: value for key, value in message.items() if key not in (speaker_key, words_key)}
+        rest = {
+            key: value
+            for key, value in message.items()
+            # Tables have null for a key that a message lacks, also for the two that it gets here.
+            if key not in (speaker_key, words_key) and not (key in ("role", "content") and value is None)
+        }
         if name not in CALL_NAMES:
             found.append({"role": role, "content": message[words_key], **rest})
             continue
         calls = calls_of(number, name, message.get(words_key))
-        if number and conversation[number - 1].get(speaker_key) in CALL_NAMES:
+        if number and conversation[number - 1].get(speaker_key) in CALL_NAMES:  # calls of one turn, in a row
             found[-1] = {**found[-1], **rest, "tool_calls": [*found[-1]["tool_calls"], *calls]}
         else:
             found.append({"role": role, "content": "", "tool_calls": calls, **rest})

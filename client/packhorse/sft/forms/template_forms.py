@@ -53,8 +53,9 @@ def _with_functions(messages: Messages) -> Messages | None:
         """Moves a call's name and arguments into `function`; other keys stay beside it."""
         if "function" in call:
             return call
-        beside = {key: call[key] for key in call if key not in ("name", "arguments", "type")}
-        return {**beside, "type": "function", "function": {key: call[key] for key in call if key not in beside}}
+        beside = {key: value for key, value in call.items() if key not in ("name", "arguments", "type")}
+        function = {key: value for key, value in call.items() if key in ("name", "arguments")}
+        return {**beside, "type": "function", "function": function}
 
     return _with_calls(messages, convert)
 
@@ -130,7 +131,7 @@ def _other_arguments(number: int, call: dict[str, Any], convert: Callable[[int, 
 
 
 def _joined(number: int, message: dict[str, Any]) -> dict[str, Any]:
-    """Returns a message whose content is text; a ValueError if a part is neither text nor thinking."""
+    """Returns a message whose content is text; a ValueError for parts that are neither text nor the only reasoning."""
     content = message.get("content")
     if isinstance(content, Mapping):
         raise ValueError(
@@ -151,6 +152,12 @@ def _joined(number: int, message: dict[str, Any]) -> dict[str, Any]:
                 f"message {number} holds a part of type {part['type']!r}, which the chat template does not write; "
                 "leave it out, or use a template that does"
             )
+    if not thoughts:
+        return {**message, "content": "".join(texts)}
     reasoning = "".join(thoughts)
-    named = {"thinking": reasoning, "reasoning_content": reasoning} if thoughts else {}
-    return {**named, **message, "content": "".join(texts)}
+    beside = next((message[key] for key in ("thinking", "reasoning_content") if message.get(key)), "")
+    if beside and reasoning and beside != reasoning:
+        raise ValueError(f"message {number} has another reasoning in its content than beside it; keep one of them")
+    named = dict.fromkeys(("thinking", "reasoning_content"), beside or reasoning)
+    # Before the other keys, because a report of what is lost uses the first name; and after them, in case one is empty.
+    return {**named, **message, **named, "content": "".join(texts)}

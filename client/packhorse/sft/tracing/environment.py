@@ -177,17 +177,17 @@ def _about(names: Sequence[str], body: Sequence[jinja2.nodes.Node]) -> list[jinj
     as `messages` in `{% for i in range(n) %}{{ messages[i].content }}`.
     """
     nodes = jinja2.nodes
-    whole = nodes.Template(list(body))
+    whole = nodes.Template(list(body))  # one node, so that it can be searched
     assigned = {name.name for name in whole.find_all(nodes.Name) if name.ctx == "store"}
     lists: dict[str, nodes.Expr] = {}
-    for item in whole.find_all(nodes.Getitem):
-        held = item.node
-        owner = held.node if isinstance(held, nodes.Getattr) else held
-        if not isinstance(owner, nodes.Name) or owner.name in assigned or not isinstance(item.arg, nodes.Name):
+    for item in whole.find_all(nodes.Getitem):  # such as `messages[i]` or `chat.messages[i]`
+        listed = item.node
+        variable = listed.node if isinstance(listed, nodes.Getattr) else listed
+        if not isinstance(variable, nodes.Name) or not isinstance(item.arg, nodes.Name) or item.arg.name not in names:
             continue
-        if item.arg.name in names:
-            is_there = nodes.Test(nodes.Name(owner.name, "load"), "defined", [], [], None, None)
-            lists[repr(held)] = nodes.CondExpr(is_there, held, None)
+        if variable.name not in assigned:  # what the body assigns has no value yet when the iteration begins
+            is_there = nodes.Test(nodes.Name(variable.name, "load"), "defined", [], [], None, None)
+            lists[repr(listed)] = nodes.CondExpr(is_there, listed, None)
     return [*(nodes.Name(name, "load") for name in names), *lists.values()]
 
 
@@ -208,27 +208,31 @@ def _does(name: str, values: Sequence[jinja2.nodes.Expr] = ()) -> jinja2.nodes.N
 
 def _trace_of(context: jinja2.runtime.Context) -> Trace:
     """Returns the record of the running rendering."""
-    trace: Trace = context.parent[TRACE]
+    trace: Trace = context.parent[TRACE]  # `parent` holds the variables that the template was given
     return trace
 
 
 @jinja2.pass_context
 def _enter(context: jinja2.runtime.Context, _: list[Any]) -> None:
+    """Tells the record that a loop or a macro begins."""
     _trace_of(context).enter()
 
 
 @jinja2.pass_context
 def _leave(context: jinja2.runtime.Context, _: list[Any]) -> None:
+    """Tells the record that the innermost loop or macro ends."""
     _trace_of(context).leave()
 
 
 @jinja2.pass_context
 def _begin(context: jinja2.runtime.Context, values: list[Any]) -> None:
+    """Tells the record that an iteration begins, with the values that show which message it is about."""
     _trace_of(context).begin(values)
 
 
 @jinja2.pass_context
 def _gathered(context: jinja2.runtime.Context, value: Any) -> Any:
+    """Returns a text, or list of texts, marked as made by the running iteration; other values as they are."""
     return _trace_of(context).gathered(value) if isinstance(value, str | list) else value
 
 
@@ -273,4 +277,5 @@ def _tojson(
 
 
 def _raise_exception(message: str) -> None:
+    """Refuses a conversation, for a template that calls it."""
     raise jinja2.TemplateError(message)

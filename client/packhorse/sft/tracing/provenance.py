@@ -166,8 +166,8 @@ class Traced(str):
 
     def splitlines(self, keepends: bool = False) -> list[str]:
         """Returns what `str` does, with origins."""
-        ends = self._located(str.splitlines(self, True), "")
-        return [line if keepends else line[: len(str.splitlines(line)[0])] for line in ends]
+        lines = self._located(str.splitlines(self, keepends=True), "")
+        return [line if keepends else line[: len(str.splitlines(line)[0])] for line in lines]
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
         """Returns what `str` does, with origins."""
@@ -210,7 +210,8 @@ class Traced(str):
     def _located(self, parts: Sequence[str], sep: str | None) -> list[str]:
         """Returns parts of this text, one after the other with `sep` between them, as traced text.
 
-        With `sep` None, any white space may be between them, so each part is searched for.
+        With `sep` None, any white space may be between them, so each part is searched for. Lines, and the three parts
+        of `partition`, have nothing between them: `sep` is "".
         """
         found: list[str] = []
         at = 0

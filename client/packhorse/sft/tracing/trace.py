@@ -33,7 +33,7 @@ class Trace:
     variables.
     """
 
-    __slots__ = ("_own", "_position", "_stack", "is_crossed", "leaves", "messages", "tools", "writer")
+    __slots__ = ("_number_of", "_own", "_stack", "is_crossed", "leaves", "messages", "tools", "writer")
 
     def __init__(self, messages: Sequence[Mapping[str, Any]], own: Iterable[int], tools: Any = None) -> None:
         """Copies a row with traced texts, to `messages` and `tools`; `own` are the messages that the model wrote."""
@@ -46,7 +46,7 @@ class Trace:
         self.is_crossed = False
         """Whether one iteration wrote text that was made by the iteration of another message, which is the model's."""
         self._own = frozenset(own)
-        self._position = {id(message): number for number, message in enumerate(self.messages)}
+        self._number_of = {id(message): number for number, message in enumerate(self.messages)}
         self._stack: list[int | None] = []  # of each loop or macro that is running, outermost first: its message
 
     def enter(self) -> None:
@@ -120,16 +120,16 @@ class Trace:
         It is the message among the values. If a template copied it, it is the only message whose texts are in a mapping
         among them.
         """
-        indexes = [value for value in values if type(value) is int]
+        indexes = [value for value in values if type(value) is int]  # no bool
         lists = [value for value in values if isinstance(value, list)]
         items = [value[at] for value in lists for at in indexes if -len(value) <= at < len(value)]
-        values = [*values, *items]
-        for value in values:
-            number = self._position.get(id(value))
+        for value in (*values, *items):
+            number = self._number_of.get(id(value))
             if number is not None:
                 return number
-        copies = {leaf.message for value in values if isinstance(value, dict) for leaf in _own_leaves(value)}
-        return next(iter(copies)) if len(copies) == 1 else None
+        mappings = [value for value in (*values, *items) if isinstance(value, dict)]
+        copied = {leaf.message for mapping in mappings for leaf in _own_leaves(mapping)}
+        return copied.pop() if len(copied) == 1 else None
 
     def _message(self, number: int, message: Mapping[str, Any]) -> dict[str, Any]:
         """Copies a message with traced texts; the same reasoning under several names is one leaf."""

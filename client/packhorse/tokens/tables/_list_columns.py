@@ -93,7 +93,7 @@ class ListColumn:
         """
         numbers = np.searchsorted(self._row_ends, rows, side="right")  # of chunks
         begins = self._row_ends[numbers - 1]  # first row of each row's chunk
-        begins[numbers == 0] = 0
+        begins[numbers == 0] = 0  # there, -1 took the end of the last chunk
         buffers, starts, stops = [], [], []
         # One by one: shuffled sequences rarely share a chunk, and an operation on a small array takes longer than four
         # passes of this loop.
@@ -125,7 +125,7 @@ def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
         is_fixed: whether all lists have the same size, so that Arrow stores no offsets.
     """
     values = array.values  # the values of the larger array too: offsets refer to these
-    buffer = values.buffers()[1]
+    buffer = values.buffers()[1]  # of numbers; buffer 0 says which are null
     data = memoryview(b"" if buffer is None else buffer).cast("B")[values.offset * itemsize :]
     offsets: Sequence[int]
     if is_fixed:

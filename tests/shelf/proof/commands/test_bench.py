@@ -8,7 +8,7 @@ from tests.flat_words import prepare
 
 from packhorse.client import Access
 from packhorse.proof.commands.bench import _facts, _lines
-from packhorse.proof.load import Load, Measured
+from packhorse.proof.load import Load, Measured, _read
 from packhorse.topology import Topology
 
 LOAD = Load(
@@ -97,3 +97,14 @@ def test_what_cannot_be_loaded(packhorse, target, arguments, message):
     result = packhorse("bench", *([] if arguments[0].startswith("-") else ["--target", target]), *arguments)
     assert result.exit_code != 0
     assert message in result.stderr
+
+
+def test_a_stream_that_ends_by_a_fault_of_the_bench_is_no_stream_that_was_well(monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr("packhorse.proof.load.connect", fail)
+    measured = Measured()
+    with pytest.raises(RuntimeError):
+        _read(LOAD, rank=0, worker=0, began=0.0, measured=measured)
+    assert measured.error == "RuntimeError: no idea"
