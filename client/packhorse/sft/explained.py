@@ -103,12 +103,20 @@ def stretches_of(
     """
     keys: list[_Key] = []
     at = 0  # the origin of the token's first character
-    for number, is_trained in enumerate(loss_mask):
-        begin, end = offsets[number] if number < len(offsets) else (len(text), len(text))
+    for token, is_trained in enumerate(loss_mask):
+        begin, end = offsets[token] if token < len(offsets) else (len(text), len(text))
         while at + 1 < len(origins) and origins[at].end <= begin:
             at += 1
-        origin = origins[at] if origins else Origin(0, None, None)
-        keys.append(_Key(origin.message, origin.field if begin < end else None, bool(is_trained), begin < end))
+        origin = origins[at] if origins else Origin(end=0, message=None, field=None)
+        has_characters = begin < end
+        keys.append(
+            _Key(
+                message=origin.message,
+                field=origin.field if has_characters else None,
+                is_trained=bool(is_trained),
+                has_characters=has_characters,
+            )
+        )
     # Where each token's text begins, and where the last one's ends: the first character of the token after it.
     begins = [begin for begin, _ in offsets[: len(keys)]]
     begins += [len(text)] * (len(keys) + 1 - len(begins))

@@ -59,30 +59,36 @@ def as_messages(conversation: Any) -> Any:
     found: list[Any] = []
     for number, message in enumerate(conversation):
         speaker_key, words_key = (_SPEAKER, _WORDS) if _is_sharegpt(message) else ("role", "content")
-        name = message.get(speaker_key)
-        if name not in CALL_NAMES and speaker_key == "role":
-            found.append(message)
+        speaker = message.get(speaker_key)
+        if speaker_key == "role" and speaker not in CALL_NAMES:
+            found.append(message)  # it has role and content already
             continue
-        role = _ROLES.get(name)
-        if role is None:
-            raise ValueError(
-                f"message {number} is from {name!r}; in ShareGPT's form it is from one of {', '.join(_ROLES)}"
-            )
+        role = _role_of(number, speaker)
+        # Tables have null for a key that a message lacks, also for the two that it gets here.
         rest = {
             key: value
             for key, value in message.items()
-            # Tables have null for a key that a message lacks, also for the two that it gets here.
             if key not in (speaker_key, words_key) and not (key in ("role", "content") and value is None)
         }
-        if name not in CALL_NAMES:
+        if speaker not in CALL_NAMES:
             found.append({"role": role, "content": message[words_key], **rest})
             continue
-        calls = calls_of(number, name, message.get(words_key))
-        if number and conversation[number - 1].get(speaker_key) in CALL_NAMES:  # calls of one turn, in a row
+        calls = calls_of(number, speaker, message.get(words_key))
+        if number and conversation[number - 1].get(speaker_key) in CALL_NAMES:  # several messages, one turn
             found[-1] = {**found[-1], **rest, "tool_calls": [*found[-1]["tool_calls"], *calls]}
         else:
             found.append({"role": role, "content": "", "tool_calls": calls, **rest})
     return found
+
+
+def _role_of(number: int, speaker: Any) -> str:
+    """Returns a speaker's role; a ValueError if the name is not known."""
+    role = _ROLES.get(speaker)
+    if role is None:
+        raise ValueError(
+            f"message {number} is from {speaker!r}; in ShareGPT's form it is from one of {', '.join(_ROLES)}"
+        )
+    return role
 
 
 def _parsed_message(number: int, text: str) -> Any:

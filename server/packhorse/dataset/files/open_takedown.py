@@ -65,6 +65,23 @@ class _IndexedRedactions:
         likely = np.flatnonzero(self.may_be_named[ids & ids.dtype.type(len(self.may_be_named) - 1)])
         return likely[_indices_in(ids[likely].astype(np.int64, copy=False), self.ids)]
 
+    def tokens_of(
+        self, ids: NDArray[np.int64], positions: NDArray[np.int64], *, epoch: int, seed: int | None, num_bins: int
+    ) -> NDArray[np.int64]:
+        """Returns `Redacted.tokens` of named sequences, int64 [n]; `_UNTOUCHED` for one that is left as it is.
+
+        `positions` are those of the sequences' bins in the whole epoch; the rest is as in `Takedown.redacted`.
+        """
+        tokens = np.full(len(ids), _UNTOUCHED)
+        for redaction in self.redactions:
+            applies = np.zeros(len(ids), dtype=np.bool_)
+            applies[_indices_in(ids, redaction.ids)] = True
+            if seed is not None and redaction.seed == seed:
+                # `from_position` counts over all epochs of the run, and the positions are those of one.
+                applies &= positions >= redaction.from_position - epoch * num_bins
+            tokens[applies] = MASKED if redaction.token is None else redaction.token
+        return tokens
+
 
 @dataclass(frozen=True, eq=False)
 class Takedown:
@@ -189,7 +206,7 @@ class Takedown:
         found: list[Redacted] = []
         sizes = bins.sizes()
         for number, indexed in self._indexed.items():
-            # The named sequences, as indices in `bins.ids`; not every redaction that names one applies to it here.
+            # The named sequences, as indices in `bins.ids`.
             if bins.component_ids is None:
                 named = indexed.find(bins.ids)
             else:
@@ -200,14 +217,7 @@ class Takedown:
             bin_numbers = np.searchsorted(bins.bin_ends, named, side="right")
             positions = _whole_positions(bins.positions[bin_numbers], num_bins, skips)
             ids = bins.ids[named].astype(np.int64)
-            tokens = np.full(len(named), _UNTOUCHED)
-            for redaction in indexed.redactions:
-                applies = np.zeros(len(named), dtype=np.bool_)
-                applies[_indices_in(ids, redaction.ids)] = True
-                if seed is not None and redaction.seed == seed:
-                    # `from_position` counts over all epochs of the run, and the positions are those of one.
-                    applies &= positions >= redaction.from_position - epoch * num_bins
-                tokens[applies] = MASKED if redaction.token is None else redaction.token
+            tokens = indexed.tokens_of(ids, positions, epoch=epoch, seed=seed, num_bins=num_bins)
             touched = tokens != _UNTOUCHED
             if touched.any():
                 found.append(Redacted(entries=named[touched], tokens=tokens[touched]))
