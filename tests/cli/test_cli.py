@@ -12,6 +12,7 @@ import pytest
 from tests import commands
 
 from packhorse.cli import COMMANDS, main
+from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.topology import Skips, Topology
 
 
@@ -33,6 +34,11 @@ def test_every_option_has_help_and_every_command_a_sentence():
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{name} {parameter.opts}"
+
+
+def test_the_help_says_how_long_planning_may_take(packhorse):
+    words = " ".join(packhorse("prepare", "--help").stdout.split())
+    assert f"Time limit for planning, {DEFAULT_TIME_LIMIT_SECONDS:g} s by default" in words
 
 
 @pytest.mark.parametrize("group", ["plan", "mixture", "token"])

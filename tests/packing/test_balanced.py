@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram
+from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram, registry
 from packhorse.packing.optimal import column_generation as optimal
 from packhorse.packing.optimal._branching import enumerate_bins
 from packhorse.packing.optimal._coarse import coarse_classes, refined, rounded
+from packhorse.packing.plan import PackerResult
 
 
 def into(num_bins, lengths, capacity, limit):
@@ -72,6 +73,24 @@ def test_auto_is_never_above_the_plain_heuristic(seed, monkeypatch):
     assert plans["balanced"].num_bins <= plain
     assert plans["optimal"].num_bins <= plans["auto"].num_bins <= plain
     assert not any(plan.cut_off for plan in plans.values())
+
+
+@pytest.mark.parametrize(
+    ("lower_bound", "note"), [(2, ""), (1, "optimal: stopped; 2 bins above the bound; balanced has 1 fewer")]
+)
+def test_the_note_of_auto_is_of_the_plan_that_it_returns(monkeypatch, lower_bound, note):
+    """Column generation ends with three bins, and the balanced packer then finds two."""
+    searched = PackerResult(
+        templates=Counter({(5,): 2, (5, 5): 1}),
+        algorithm="best-fit",
+        lower_bound=lower_bound,
+        note="optimal: stopped; 2 bins above the bound",
+    )
+    monkeypatch.setattr(registry, "first_plan", lambda *_: searched)
+    monkeypatch.setattr(registry, "_improve", lambda *_: searched)
+    monkeypatch.setattr(registry, "bound_of_pairs", lambda *_: lower_bound)
+    plan = pack_histogram({5: 4}, 10)
+    assert (plan.num_bins, plan.algorithm, plan.note) == (2, "balanced", note)
 
 
 def test_the_same_bins_as_one_by_one():

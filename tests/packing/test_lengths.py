@@ -123,7 +123,7 @@ def test_shuffled_bins_equal_seqpacks(bins, seed):
     assert bins == given_bins
 
 
-@pytest.mark.parametrize("bins", [5, "abc", (1, 2), None])
+@pytest.mark.parametrize("bins", [5, "abc", (1, 2), range(3), None])
 def test_shuffle_refuses_what_is_no_list(bins):
     with pytest.raises(ValueError, match="list or an array"):
         shuffle_bins(bins)

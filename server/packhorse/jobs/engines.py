@@ -32,7 +32,7 @@ _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 _END_SECONDS = 2.0
-"""The time that threads have to finish their tasks when the job is given up; an object store may stall for longer."""
+"""The time that threads have to finish their tasks when the engine ends; an object store may stall for longer."""
 
 
 class Engine(Protocol):
@@ -74,8 +74,10 @@ class ThreadEngine:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()  # tasks that no thread has begun
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        """Tasks that no thread has begun, each with the future that gets its result."""
         self._threads: list[threading.Thread] = []
+        """Threads of this call of `map` and of earlier ones whose tasks are not done."""
 
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """See `Engine`."""
@@ -84,9 +86,10 @@ class ThreadEngine:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         with held_signals():  # so that signals reach the thread that waits for results
             for _ in range(min(self.workers, len(tasks))):
-                # Daemon threads: a task that does not end in time must not keep the process alive.
-                self._threads.append(threading.Thread(target=self._work, daemon=True))
-                self._threads[-1].start()
+                # A daemon thread, because a task that does not end in time must not keep the process alive.
+                thread = threading.Thread(target=self._work, daemon=True)
+                self._threads.append(thread)
+                thread.start()
         return results_in_order(futures)
 
     def end(self) -> None:
@@ -105,7 +108,7 @@ class ThreadEngine:
                 return
             try:
                 future.set_result(task())
-            except BaseException as error:
+            except BaseException as error:  # any error is raised again by who waits for the result
                 future.set_exception(error)
 
 
@@ -134,11 +137,13 @@ class ProcessEngine:
         Raises:
             ChildProcessError: a process died, for example because memory ran out.
         """
-        # Processes start here, with Ctrl-C held back: only this process gets it, and ends the others.
+        # Processes start here, with Ctrl-C held back: only this process gets it, and ends the others. One that dies at
+        # once may already break the pool while later tasks are submitted.
         with _naming_deaths(), held_signals([signal.SIGINT]):
             return self._results([self._executor.submit(function, task) for task in tasks])
 
     def _results(self, futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
+        """Yields results in order; raises a ChildProcessError if a process died."""
         with _naming_deaths():
             yield from results_in_order(futures)
 
@@ -161,8 +166,9 @@ def _open_processes(workers: int) -> Iterator[ProcessEngine]:
     try:
         yield ProcessEngine(executor, workers)
     except BaseException:
+        # A task may take minutes, and nobody needs its result any more. The executor has no public way to kill.
         for process in list((executor._processes or {}).values()):
-            process.kill()  # a task may take minutes, and nobody needs its result any more
+            process.kill()
         raise
     finally:
         executor.shutdown(cancel_futures=True)
@@ -214,7 +220,7 @@ def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address:
 
     Args:
         workers: number of threads or local processes, at least 1; 1 means the calling thread.
-        kind: kind of the engine.
+        kind: kind of the engine. "ray" takes its number of workers from the cluster.
         ray_address: address of the cluster, as `ray.init` takes it, see `Execution.ray_address`.
 
     Raises:
@@ -232,6 +238,7 @@ def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address:
 
 
 def _opened(workers: int, kind: AnyEngineKind, ray_address: str | None) -> AbstractContextManager[Engine]:
+    """Returns the context manager that gives the engine and ends it; see `open_engine`."""
     if kind == "ray":
         return open_ray(ray_address)
     if workers == 1:

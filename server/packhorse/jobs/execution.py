@@ -39,7 +39,7 @@ class Execution:
     """Address of the cluster. By default the environment variable RAY_ADDRESS, or a temporary cluster on this machine.
     """
     time_limit_seconds: float | None = None
-    """Time limit for planning, 60 s by default. A packer that improves its plan step by step normally ends earlier,
+    """Time limit for planning, 600 s by default. A packer that improves its plan step by step normally ends earlier,
     after a fixed amount of work. If the limit ends it, the manifest says so, and the same call may give another plan.
     """
     resume: bool = False

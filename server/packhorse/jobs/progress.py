@@ -1,6 +1,7 @@
 """Showing the progress of a job: bars on a terminal, elsewhere a plain line every few seconds, nothing when quiet.
 
-Owns how progress looks. The job calls `task` and says how far it is; running the tasks is in `engines`.
+Owns how progress looks. A task is here whatever gets a bar of its own, such as a pass over the rows; the job calls
+`task` and says how far it is. Leaves running tasks to `engines`.
 """
 
 import sys
@@ -19,6 +20,7 @@ Total = int | Callable[[], int] | None
 """Number of units in a task: a number, a function that estimates it each time it is shown, or None if unknown."""
 
 _SECONDS_BETWEEN_LINES = 5.0
+"""Time between two lines about a task, and from its beginning to its first line."""
 _SECONDS_TO_START = 60.0
 """Time after which the time left is always shown. Before, it is shown only if 1 % is done: while processes start and
 loops compile, the rate says little."""
@@ -111,11 +113,12 @@ class _Bars(Progress):
             self._bars.update(bar, completed=done, total=_units_now(total), rate=f"{rate:,.0f}/s")
 
         yield advance
-        self._bars.update(bar, total=done or 1, completed=done or 1)
+        full = done or 1  # a bar of 0 units would never look full, and `total` may have been an estimate
+        self._bars.update(bar, total=full, completed=full)
 
 
 class Lines(Progress):
-    """Writes a line about a task every few seconds, and nothing about a task that ends before its first line."""
+    """Writes a line about a task every five seconds, and one at its end; nothing about a task that ends sooner."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -137,13 +140,14 @@ class Lines(Progress):
                 return
             last_shown = now
             rate = done / (now - began)
-            line = f"{name}: {done:,}{unit_text}, {rate:,.0f}/s"
             units = _units_now(total)
+            of_total = share = time_left = ""
             if units and rate:
-                total_text = f"{units:,}" if isinstance(total, int) else f"about {units:,}"
-                line = f"{name}: {done:,} of {total_text}{unit_text} ({done / units:.0%}), {rate:,.0f}/s"
+                of_total = f" of {units:,}" if isinstance(total, int) else f" of about {units:,}"
+                share = f" ({done / units:.0%})"
                 if 100 * done >= units or now - began >= _SECONDS_TO_START:
-                    line += f", {_duration(max(0, units - done) / rate)} left"
+                    time_left = f", {_duration(max(0, units - done) / rate)} left"
+            line = f"{name}: {done:,}{of_total}{unit_text}{share}, {rate:,.0f}/s{time_left}"
             print(line, file=self._stream, flush=True)
 
         yield advance

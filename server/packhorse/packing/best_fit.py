@@ -1,7 +1,8 @@
-"""Packers of a histogram that fill a bin before they go to the next one: best-fit, and others by a key.
+"""Packers of a histogram that put as many sequences of a length into a bin as fit before the next bin takes one.
 
-A packer that goes through the sequences by descending length makes many equal bins. Kept as one group, they take
-sequences together, so best-fit gives the same bins in O(distinct lengths · log) instead of a step for each sequence.
+These are best-fit and packers by another key. A packer that goes through the sequences by descending length makes many
+equal bins. Kept as one group (a set of equal bins, not of sequences), they take sequences together, so best-fit gives
+the same bins in O(distinct lengths · log) instead of a step for each sequence.
 
 Leaves packers that give each bin one sequence in turn to `spreading`, the plan that "auto" starts with to `first_plan`,
 packers that exist for comparison to `packhorse.reference_packers`, and names and checks to `registry`.
@@ -18,7 +19,8 @@ from typing import Any
 from packhorse.packing.plan import Template
 
 Chain = tuple[Any, int, int] | None
-"""The content of a bin as a linked list: (the content before, length, copies). Bins share what they have in common."""
+"""The content of a bin as a linked list: (the content before, length, copies); None for an empty bin. Bins share what
+they have in common."""
 _GroupByRoom = tuple[int, int, int, int, Chain]
 """Equal bins: (room in tokens, stamp, size, number of bins, content). `size` is the number of sequences in each bin.
 The stamp counts changes; it is distinct, and orders groups with equal room by age."""
@@ -55,10 +57,10 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
         while count:
             if open_groups:
                 room, old_stamp, size, num_bins, content = heapq.heappop(open_groups)
-            else:
+            else:  # more empty bins than can be needed; those that stay empty are forgotten
                 room, old_stamp, size, num_bins, content = capacity, stamp, 0, count, None
             copies = room // length
-            if copies > limit - size:
+            if copies > limit - size:  # an `if` takes less time here than `min`
                 copies = limit - size
             num_full = count // copies
             if num_full > num_bins:
@@ -71,8 +73,8 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
                 put_back(length, room - count * length, stamp + 1, size + count, 1, (content, length, count))
                 num_bins -= 1
                 count = 0
-            stamp += 2
-            if num_bins and size:
+            stamp += 2  # both of them may be in use now
+            if num_bins and size:  # bins that took none are as they were, and keep their stamp
                 heapq.heappush(open_groups, (room, old_stamp, size, num_bins, content))
 
     not_full = (*open_groups, *(group for _, group in waiting))
@@ -102,8 +104,7 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
         pairs: (length, count) by descending length, as packers get them; not checked.
         capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
-        key: (room, number of the first bin in the order of opening, stamp of the last change) of equal bins → their
-            key. Among the bins with room, those with the smallest key are filled first. Keys are distinct.
+        key: the packer's preference. Among the bins with room, those with the smallest key are filled first.
 
     Returns:
         Template → multiplicity.
@@ -179,5 +180,5 @@ def templates_of(groups: Iterable[tuple[int, Chain]]) -> Counter[Template]:
 
 
 def most_room_first(room: int, first: int, stamp: int) -> tuple[int, int]:
-    """Returns a `Key` that puts the most room first, and of equal rooms the bin opened earliest."""
+    """Returns the key, as a `Key` does, by which most room comes first, and of equal rooms the bin opened earliest."""
     return -room, first

@@ -48,11 +48,11 @@ def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> i
         return 0
     tokens = sum(length * count for length, count in pairs)
     sequences = sum(count for _, count in pairs)
-    simple = max(-(-tokens // capacity), -(-sequences // limit))
+    continuous, cardinality = -(-tokens // capacity), -(-sequences // limit)
     longest, _ = pairs[0]
     if longest <= capacity // 2:  # then L2 is the continuous bound
-        return simple
-    return max(simple, _martello_toth(pairs, capacity, tokens))
+        return max(continuous, cardinality)
+    return max(continuous, cardinality, _martello_toth(pairs, capacity, tokens))
 
 
 def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> int:
@@ -69,7 +69,7 @@ def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> 
     tokens_before = np.concatenate(([0], np.cumsum(counts * lengths)))
     num_long = int(np.searchsorted(-lengths, -(capacity // 2), side="left"))  # lengths > capacity / 2
     thresholds = lengths[num_long:]
-    if not len(thresholds):
+    if not len(thresholds):  # all sequences are long, and each needs its own bin
         return int(counts_before[-1])
     # For each threshold: the number of lengths beside which no counted short one fits, and the number of lengths that
     # are counted.
@@ -93,7 +93,7 @@ def check_certificate(
 ) -> int:
     """Checks a certificate, and returns the lower bound on the number of bins that it proves.
 
-    Takes O(distinct lengths · max_seq_len), times the limit if one binds.
+    Takes O(distinct lengths · max_seq_len · the most sequences that fit a bin).
 
     Example:
         >>> proof = DualCertificate(prices={6: 1}, bin_worth=1)  # a bin of 10 holds one sequence of 6 at most
@@ -113,14 +113,18 @@ def check_certificate(
     priced = [(length, certificate.prices.get(length, 0)) for length, _ in pairs]
     if certificate.bin_worth < 1 or any(worth < 0 for _, worth in priced):
         raise ValueError("certificate: prices must be at least 0 and bin_worth at least 1")
+    most_in_bin = 0
+    if pairs:
+        shortest, _ = pairs[-1]
+        most_in_bin = min(limit, max_seq_len // shortest)
     # best[c] is the greatest worth of sequences of at most c tokens together; each round allows one sequence more.
     best = [0] * (max_seq_len + 1)
-    for _ in range(min(limit, max_seq_len // pairs[-1][0]) if pairs else 0):
+    for _ in range(most_in_bin):
         with_one_more = list(best)
         for length, worth in priced:
             for tokens in range(length, max_seq_len + 1):
                 with_one_more[tokens] = max(with_one_more[tokens], best[tokens - length] + worth)
-        if with_one_more == best:
+        if with_one_more == best:  # then further sequences add nothing either
             break
         best = with_one_more
     if best[-1] > certificate.bin_worth:

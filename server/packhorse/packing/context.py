@@ -108,7 +108,7 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_EqualParts]
                     put_back(tokens - taken * room, cost - taken * own_cost, ranks, num_equal, filled)
                     num_parts -= num_equal
                     count -= num_equal * taken
-            if num_parts and content:
+            if num_parts and content:  # parts that took none; new ones without a content are not needed
                 put_back(tokens, cost, ranks, num_parts, content)
     return [*closed_parts, *open_parts]
 
@@ -130,7 +130,7 @@ def _bins(parts: list[_EqualParts], rule: ContextRule) -> Counter[Template]:
     for ranks, num_parts, content in _by_cost(parts):
         while num_parts:
             per_bin = free_ranks // ranks
-            if free_ranks == rule.max_context_parallel and num_parts >= per_bin:
+            if free_ranks == rule.max_context_parallel and num_parts >= per_bin:  # whole bins of these parts
                 num_bins, num_parts = divmod(num_parts, per_bin)
                 bins[_template({room: copies * per_bin for room, copies in content})] += num_bins
                 continue
@@ -147,6 +147,7 @@ def _bins(parts: list[_EqualParts], rule: ContextRule) -> Counter[Template]:
 
 def _by_cost(parts: list[_EqualParts]) -> Iterator[tuple[int, int, _Content]]:
     """Yields (ranks of each part, number of parts, content): most ranks first, and the costliest first among equals."""
+    # The costliest part has the least cost left.
     for equal in sorted(parts, key=lambda equal: (-equal.num_ranks, equal.cost, equal.content)):
         yield equal.num_ranks, equal.num_parts, equal.content
 

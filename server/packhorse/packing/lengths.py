@@ -74,7 +74,7 @@ def _array_of_list(lengths: Any) -> NDArray[Any]:
         raise ValueError(f"lengths[{index}] must be an integer of at least 1, got {lengths[index]!r}")
     try:
         return np.frombuffer(array("q", lengths), dtype=np.int64)  # half the time of np.array
-    except OverflowError:
+    except OverflowError:  # a length is beyond int64, and `_in_range` names it
         return np.array([int(value) for value in lengths], dtype=object)
 
 
@@ -142,7 +142,8 @@ def order_by_length(lengths: NDArray[np.int64], tolerance: int, seed: int | None
     """Does the work of `sort_indices_by_length`, for lengths that are already checked: int64 [S]."""
     buckets = lengths // checked_integer("tolerance", tolerance, 1)
     if seed is None:
-        return sorted_indices(buckets.max(initial=0) - buckets)
+        from_the_top = buckets.max(initial=0) - buckets  # ascends as the buckets descend, and is at least 0
+        return sorted_indices(from_the_top)
     ties = np.random.default_rng(checked_integer("seed", seed, 0)).random(len(lengths))
     return np.lexsort((ties, -buckets)).astype(np.int64, copy=False)
 

@@ -31,7 +31,8 @@ class DualCertificate:
 
 
 Template = tuple[int, ...]
-"""A bin's recipe: a descending tuple of lengths (tokens) with sum ≤ max_seq_len."""
+"""A bin's recipe: a descending tuple of lengths (tokens) with sum ≤ max_seq_len; under several budgets, of numbers of
+classes instead (see `budgets/vectors`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

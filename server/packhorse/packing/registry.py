@@ -68,8 +68,11 @@ def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_se
         plan = replace(start, note=str(error))
     if plan.templates.total() > plan.lower_bound and len(pairs) <= _MOST_LENGTHS_FOR_BALANCED:
         templates = balanced(pairs, capacity, limit)
-        if templates.total() < plan.templates.total():
-            return replace(plan, templates=templates, algorithm="balanced")
+        num_saved = plan.templates.total() - templates.total()
+        if num_saved > 0:
+            is_proven = templates.total() == plan.lower_bound
+            note = "" if is_proven else f"{plan.note}; balanced has {num_saved} fewer"
+            return replace(plan, templates=templates, algorithm="balanced", note=note)
     return plan
 
 

@@ -6,7 +6,7 @@ Owns checking their arguments, a seed made of several numbers, and shuffling bin
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -122,7 +122,7 @@ def pack_length_histogram(length_counts: Mapping[int, int], max_seq_len: int) ->
         ValueError: a length outside [1, max_seq_len], a negative count, or anything that is not an integer.
     """
     pairs, limit = checked_counts(length_counts, max_seq_len, None)
-    return worst_fit_decreasing(pairs, int(max_seq_len), limit)
+    return worst_fit_decreasing(pairs, int(max_seq_len), limit)  # products with a NumPy integer could overflow
 
 
 def pack_length_histogram_batched(length_counts: Mapping[int, int], max_seq_len: int) -> Counter[Template]:
@@ -191,7 +191,7 @@ def shuffle_bins(bin_indices: _Bins, seed: int | None = None) -> _Bins:
     Raises:
         ValueError: neither a list nor an array, or the seed is not an integer of at least 0.
     """
-    if not isinstance(bin_indices, (Sequence, np.ndarray)) or isinstance(bin_indices, (str, bytes, tuple)):
+    if not isinstance(bin_indices, (list, np.ndarray)):
         raise ValueError(f"bin_indices must be a list or an array, got {type(bin_indices).__name__}")
     shuffled = bin_indices.copy()
     rng = np.random.default_rng(None if seed is None else checked_integer("seed", seed, 0))

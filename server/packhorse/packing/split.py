@@ -82,7 +82,9 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
     return num_filled
 
 
-def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:
+def laid_end_to_end(
+    members: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Copies the members of all bins into one array, in the order of the bins, which `halve_into` does not keep.
 
     Example:
@@ -99,7 +101,9 @@ def laid_end_to_end(members: NDArray[np.int64], starts: NDArray[np.int64], sizes
         The members, bin after bin, and each bin's exclusive end: int64 [S] and int64 [N].
     """
     ends = np.cumsum(sizes)
-    return members[np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum()))], ends
+    new_starts = ends - sizes
+    shifts = np.repeat(starts - new_starts, sizes)  # for each new place, how far behind it the member was
+    return members[np.arange(len(shifts)) + shifts], ends
 
 
 def split_to_multiple(
@@ -142,12 +146,12 @@ def split_to_multiple(
     starts = np.concatenate(([0], bin_ends[:-1])).astype(np.int64)
     sizes = bin_ends - starts
     bin_of = np.repeat(np.arange(num_bins), sizes)
-    members = indices[np.lexsort((-lengths[indices].astype(np.int64), bin_of))]
+    signed_lengths = lengths[indices].astype(np.int64)
+    members = indices[np.lexsort((-signed_lengths, bin_of))]  # bin after bin, each by descending length
     starts = np.concatenate((starts, np.zeros(num_added, np.int64)))
     sizes = np.concatenate((sizes, np.zeros(num_added, np.int64)))
     sizes_before = sizes[:num_bins].copy()
     halve_into(members, starts, sizes, lengths, np.arange(num_bins, num_bins + num_added))
     is_whole = np.repeat(sizes[:num_bins] == sizes_before, sizes_before)  # for each sequence, whether its bin was kept
     members[is_whole] = indices[is_whole]  # a bin that was not halved keeps its order
-    split, ends = laid_end_to_end(members, starts, sizes)
-    return split, ends
+    return laid_end_to_end(members, starts, sizes)

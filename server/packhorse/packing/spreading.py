@@ -44,6 +44,7 @@ class Dealer:
             heapq.heappop(self._open)
             self._stamp += 1
             num_used = min(num_bins, count)
+            # A further copy of the last length is counted in the content's last link.
             before, last_length, copies = content or (None, 0, 0)
             filled = (before, length, copies + 1) if last_length == length else (content, length, 1)
             self._put_back(room - length, first, self._stamp, size + 1, num_used, filled)
@@ -110,6 +111,7 @@ def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter
     """
     too_few = bound_of_pairs(pairs, capacity, limit) - 1
     step = 1
+    # First ever larger numbers, until one is enough.
     while (best := _spread_over(too_few + step, pairs, capacity, limit)) is None:
         too_few += step
         step *= 2

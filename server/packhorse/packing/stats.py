@@ -83,7 +83,7 @@ class PackingStats:
         max_sequences_per_bin: int | None = None,
         proven_bound: int = 0,
     ) -> "PackingStats":
-        """Summarises templates in O(distinct templates).
+        """Summarises template → multiplicity, in time that does not grow with the multiplicities.
 
         The other arguments are those of `from_bins`.
 
@@ -91,8 +91,8 @@ class PackingStats:
             ValueError: a template holds more than max_seq_len tokens.
         """
         max_seq_len = int(max_seq_len)  # products with a NumPy integer could overflow
-        sums = np.array([sum(template) for template in templates], dtype=np.int64)
-        weights = np.array(list(templates.values()), dtype=np.int64)
+        sums = np.array([sum(template) for template in templates], dtype=np.int64)  # tokens of each template
+        weights = np.array(list(templates.values()), dtype=np.int64)  # its bins
         if len(sums) and int(sums.max()) > max_seq_len:
             raise ValueError(
                 f"a bin of {int(sums.max())} tokens is over " + parameter("max_seq_len") + f" {max_seq_len}"
@@ -174,7 +174,7 @@ def _weighted_percentiles(
         return np.zeros(len(quantiles))
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(weights[order])  # exclusive rank of each value's last copy
-    ranks = np.array(quantiles) * (int(ends[-1]) - 1)
+    ranks = np.array(quantiles) * (int(ends[-1]) - 1)  # fractions of ranks lie between two values
     below = values[order][np.searchsorted(ends, np.floor(ranks).astype(np.int64), side="right")]
     above = values[order][np.searchsorted(ends, np.ceil(ranks).astype(np.int64), side="right")]
     return np.asarray(below + (above - below) * (ranks - np.floor(ranks)), dtype=np.float64)

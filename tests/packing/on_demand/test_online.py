@@ -1,5 +1,6 @@
 """Online packing: nothing lost, nothing overfilled, no one forgotten, bins as full as brute force finds."""
 
+from inspect import signature
 from itertools import combinations
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packhorse.client import Client
 from packhorse.packing import pack_histogram
 from packhorse.packing.on_demand import online
 from packhorse.packing.on_demand.next_bin import fullest_bin
-from packhorse.packing.on_demand.online import PATIENCE_LOOKAHEADS, OnlinePacker
+from packhorse.packing.on_demand.online import DEFAULT_LOOKAHEAD_SEQUENCES, PATIENCE_LOOKAHEADS, OnlinePacker
 from packhorse.packing.optimal.subset_sum import fullest_subset
 
 
@@ -251,3 +253,8 @@ def test_lengths_that_do_not_fit(length):
     assert len(packer) == 0
     with pytest.raises(ValueError, match="align 8"):
         OnlinePacker(100, align=8, extra_tokens=2).add(1, 95)
+
+
+def test_a_stream_of_packs_has_the_packers_default():
+    default = signature(Client.pack_stream).parameters["lookahead_sequences"].default
+    assert default == DEFAULT_LOOKAHEAD_SEQUENCES

@@ -1,8 +1,8 @@
 """Packing under several budgets: items with a size in each dimension, such as tokens and image tiles.
 
 Owns best-fit-decreasing over classes of items, and a lower bound. A template is a descending tuple of class numbers
-instead of lengths, so all code that handles templates works for both. Leaves classes to `size_classes`, and packing by
-tokens only to `packhorse.packing.best_fit`.
+instead of lengths, so all code that handles templates works for both. As in `packhorse.packing.best_fit`, which packs
+by tokens only, a group is here a set of equal bins. Leaves classes to `size_classes`.
 
 Shape letters: d dimensions (the first is tokens), m distinct sizes, C classes.
 """
@@ -21,7 +21,7 @@ _CLASSES_BETWEEN_SWEEPS = 64
 """Classes that are packed between two removals of the bins that nothing fits into any more."""
 
 _FIRST_NUM_GROUPS = 1024
-"""Groups for which the arrays have space at first."""
+"""Groups of equal bins for which the arrays have space at first."""
 
 
 def pack_classes(
@@ -48,7 +48,7 @@ def pack_classes(
     shares = (sizes / capacities).sum(axis=1)
     order = np.argsort(-shares, kind="stable")
     smallest_to_come = np.minimum.accumulate(sizes[order][::-1], axis=0)[::-1]  # [C, d]: from each turn on
-    groups = _Groups(capacities)
+    groups = _EqualBins(capacities)
     for turn, index in enumerate(order.tolist()):
         if turn % _CLASSES_BETWEEN_SWEEPS == 0:
             groups.close_below(smallest_to_come[turn])
@@ -56,24 +56,24 @@ def pack_classes(
         while count:
             count -= groups.fill(sizes[index], index + 1, count)
     templates: Counter[Template] = Counter()
-    for numbers, num_bins in templates_of(groups.contents()).items():
+    for numbers, num_bins in templates_of(groups.contents()).items():  # numbers in the order of packing
         templates[tuple(sorted(numbers, reverse=True))] += num_bins
     return templates
 
 
-class _Groups:
+class _EqualBins:
     """Groups of equal bins, in arrays that are longer than the number of groups, `len(self._contents)`.
 
-    A content is a `Chain` of class numbers in place of lengths.
+    A group has a room, a number of bins and a content, which is a `Chain` of class numbers in place of lengths.
     """
 
     def __init__(self, capacities: NDArray[np.int64]) -> None:
         self._capacities = capacities
-        self._rooms = np.empty((_FIRST_NUM_GROUPS, len(capacities)), dtype=np.int64)
+        self._rooms = np.empty((_FIRST_NUM_GROUPS, len(capacities)), dtype=np.int64)  # of each bin of a group
         self._room_sums = np.empty(_FIRST_NUM_GROUPS)  # Σ room / capacity, which best-fit compares
         self._num_bins = np.zeros(_FIRST_NUM_GROUPS, dtype=np.int64)
         self._contents: list[Chain] = []
-        self._closed: list[tuple[int, Chain]] = []
+        self._closed: list[tuple[int, Chain]] = []  # (number of bins, content) of groups that left the arrays
 
     def fill(self, size: NDArray[np.int64], number: int, count: int) -> int:
         """Puts items of a class into the fullest group with room for one, or into new bins.
@@ -90,14 +90,14 @@ class _Groups:
         has_room = (self._rooms[:num_groups] >= size).all(axis=1) & (self._num_bins[:num_groups] > 0)
         fitting = np.flatnonzero(has_room)
         group: int | None = None
-        room, content, num_bins = self._capacities, None, count
+        room, content, num_bins = self._capacities, None, count  # new bins, as many as could be needed
         if len(fitting):
             group = int(fitting[np.argmin(self._room_sums[fitting])])
             room, content, num_bins = self._rooms[group].copy(), self._contents[group], int(self._num_bins[group])
         copies = min(count, int((room[size > 0] // size[size > 0]).min()))
         num_full = min(num_bins, count // copies)
         self._append(room - copies * size, num_full, (content, number, copies))
-        rest = count - num_full * copies if num_full < num_bins else 0
+        rest = count - num_full * copies if num_full < num_bins else 0  # fewer than `copies`, in one further bin
         if rest:
             self._append(room - rest * size, 1, (content, number, rest))
         if group is not None:
@@ -105,7 +105,7 @@ class _Groups:
         return num_full * copies + rest
 
     def close_below(self, smallest_to_come: NDArray[np.int64]) -> None:
-        """Removes the bins that have no room for the smallest sizes to come, int64 [d], from the arrays."""
+        """Takes the groups without room for the smallest sizes to come, int64 [d], out of the arrays."""
         num_groups = len(self._contents)
         has_room = (self._rooms[:num_groups] >= smallest_to_come).all(axis=1)
         is_open = has_room & (self._num_bins[:num_groups] > 0)
@@ -117,13 +117,13 @@ class _Groups:
 
     def contents(self) -> Iterator[tuple[int, Chain]]:
         """Yields (number of bins, content) of all groups with a bin."""
-        open_groups = zip(self._num_bins.tolist(), self._contents, strict=False)
+        open_groups = zip(self._num_bins.tolist(), self._contents, strict=False)  # the array is longer
         yield from ((num_bins, content) for num_bins, content in (*self._closed, *open_groups) if num_bins)
 
     def _append(self, room: NDArray[np.int64], num_bins: int, content: Chain) -> None:
         """Appends a group, and doubles the arrays if they are full."""
         group = len(self._contents)
-        if group == len(self._room_sums):
+        if group == len(self._room_sums):  # what the second half holds is overwritten before it is read
             self._rooms = np.concatenate((self._rooms, self._rooms))
             self._room_sums = np.concatenate((self._room_sums, self._room_sums))
             self._num_bins = np.concatenate((self._num_bins, self._num_bins))
@@ -149,5 +149,6 @@ def vector_bound(sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities
         values, ranks = np.unique(column, return_inverse=True)
         nums_items = np.bincount(ranks, counts).astype(np.int64)
         pairs = [(size, num) for size, num in zip(values.tolist(), nums_items.tolist(), strict=True) if size]
-        bounds.append(bound_of_pairs(pairs[::-1], capacity, int(counts.sum())))
+        no_limit = int(counts.sum())  # of items in a bin
+        bounds.append(bound_of_pairs(pairs[::-1], capacity, no_limit))
     return max(bounds)

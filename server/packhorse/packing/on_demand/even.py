@@ -19,6 +19,7 @@ each."""
 
 _PAIRS_PER_SORTED_PACK = 16
 """What sorting the packs by their cost takes for each pack, in compared pairs of items."""
+
 _EVEN_BITS = 12
 """Packs count as even if their costs differ by at most 1 / 2^12 of the mean cost."""
 
@@ -53,16 +54,17 @@ def even_bins(
     num_bins = len(bin_ends)
     if not len(indices):
         return indices, bin_ends
-    packs = np.empty(len(indices), dtype=np.int64)
-    packs[indices] = np.repeat(np.arange(num_bins), np.diff(bin_ends, prepend=0))
+    bin_sizes = np.diff(bin_ends, prepend=0)  # [2, 5] -> [2, 3]
+    packs = np.empty(len(indices), dtype=np.int64)  # by item
+    packs[indices] = np.repeat(np.arange(num_bins), bin_sizes)
     if kinds is None:
         packs = even_packs(sizes, costs, capacities, packs, num_bins)  # empty bins take part too
     else:
         for kind in np.unique(kinds):
             members = np.flatnonzero(kinds == kind)
-            bins, bin_ranks = np.unique(packs[members], return_inverse=True)
-            packs[members] = bins[even_packs(sizes[members], costs[members], capacities, bin_ranks, len(bins))]
-    order = np.lexsort((-sizes[:, 0], packs))
+            bins, numbered = np.unique(packs[members], return_inverse=True)  # bins 3, 7, 3 -> [3, 7] and [0, 1, 0]
+            packs[members] = bins[even_packs(sizes[members], costs[members], capacities, numbered, len(bins))]
+    order = np.lexsort((-sizes[:, 0], packs))  # by pack, then by descending tokens
     return order, np.cumsum(np.bincount(packs, minlength=num_bins))
 
 
@@ -77,7 +79,7 @@ def even_packs(
 
     Items go by descending cost into the cheapest pack with room. If an item fits into none, the given packs are the
     start instead, so no further pack is ever needed. Then packs exchange two items, or one gives an item to another,
-    until this brings no two packs' costs nearer, or MOST_WORK is done.
+    until this brings no two packs nearer that are not even (see `_EVEN_BITS`), or MOST_WORK is done.
 
     Example:
         >>> sizes = np.array([[5], [4], [4], [3]])
@@ -94,7 +96,7 @@ def even_packs(
     Returns:
         The pack of each item, in [0, N): int64 [M].
     """
-    order = np.argsort(-costs, kind="stable")
+    order = np.argsort(-costs, kind="stable")  # by descending cost
     sizes, costs = np.ascontiguousarray(sizes[order]), np.ascontiguousarray(costs[order])
     placed = np.empty(len(costs), dtype=np.int64)
     if len(costs) * num_packs > MOST_WORK or not _place(sizes, costs, capacities, num_packs, placed):
@@ -142,8 +144,8 @@ def _place(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any)
 def _exchange(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, work_left: int) -> None:
     """Changes `placed`: the most expensive pack exchanges items with the cheapest one that it can, again and again.
 
-    Ends when no exchange brings two packs' costs nearer, or after `work_left` compared pairs. For the other arguments,
-    see `_place`.
+    Ends when no exchange brings two packs nearer that are not even, or after `work_left` compared pairs. For the other
+    arguments, see `_place`.
     """
     num_items, num_caps = sizes.shape
     free = np.empty((num_packs, num_caps), np.int64)
@@ -165,12 +167,13 @@ def _exchange(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: A
                 high = pack
         if high < 0 and not has_changed:
             return
-        if high < 0:
-            is_settled[:] = has_changed = False
+        if high < 0:  # an exchange may have made a partner of a pack that had found none before
+            is_settled[:] = False
+            has_changed = False
             continue
         is_settled[high] = True
         work_left -= _PAIRS_PER_SORTED_PACK * num_packs
-        for low in np.argsort(pack_costs):
+        for low in np.argsort(pack_costs):  # the cheapest first, which has the widest gap
             gap = pack_costs[high] - pack_costs[low]
             if gap <= even_gap or work_left <= 0:
                 break

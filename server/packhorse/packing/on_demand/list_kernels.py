@@ -1,7 +1,7 @@
 """The compiled loops over sequences: counting, packing in an order, shuffling pools, and filling a plan's bins.
 
-Needs Numba, so functions import it where they use it: packing a histogram does without. Leaves the functions that call
-these loops to `list_packers`, `sequences` and `packhorse.packing.lengths`.
+Needs Numba, which packing a histogram does not. So other modules import this one inside the functions that need it.
+Leaves these functions to `list_packers`, `sequences` and `packhorse.packing.lengths`.
 
 Shape letters: S sequences, D distinct lengths, T templates, N bins.
 """
@@ -16,11 +16,16 @@ from packhorse.compiling import kernel
 _FIRST_NUM_BINS = 64
 """Bins for which `worst_fit_bins` has space at first."""
 _BIN_BITS, _BIN_MASK = 32, 0xFFFFFFFF
+"""Low bits of an entry of its heap that hold the number of a bin, and their mask."""
 
 
 @kernel
 def count_values(values: NDArray[np.int64], end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts values, int64 [S], each in [0, end), by counting.
+    """Sorts the indices of values by counting.
+
+    Args:
+        values: int64 [S], each in [0, end).
+        end: a number above every value.
 
     Returns:
         For each number below `end`, how many values do not exceed it, int64 [end]; and all indices, ascending by
@@ -32,7 +37,7 @@ def count_values(values: NDArray[np.int64], end: int) -> tuple[NDArray[np.int64]
     for value in range(end):
         ends[value + 1] += ends[value]
     order = np.empty(len(values), np.int64)
-    # ends[v] is where v begins here. Writing moves it, so that it is where v ends afterwards.
+    # Now ends[v] is where the indices of v begin in `order`. Each that is written moves it, so at last it is their end.
     for i in range(len(values)):
         order[ends[values[i]]] = i
         ends[values[i]] += 1
@@ -62,7 +67,7 @@ def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin
     for i in range(len(lengths)):
         length = lengths[i]
         node = 1
-        while node < num_leaves:
+        while node < num_leaves:  # down to the first leaf with room: left if there is room, else right
             node <<= 1
             if tree[node] < length:
                 node += 1
@@ -70,9 +75,9 @@ def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin
         bin_out[i] = b
         num_bins = max(num_bins, b + 1)
         sizes[b] += 1
-        tree[node] = 0 if sizes[b] == limit else tree[node] - length
+        tree[node] = 0 if sizes[b] == limit else tree[node] - length  # a bin at its limit has no room
         node >>= 1
-        while node:
+        while node:  # up, as long as the most room changes
             most_room = max(tree[2 * node], tree[2 * node + 1])
             if tree[node] == most_room:
                 break
@@ -106,11 +111,11 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
             b = heap[0] & _BIN_MASK
             sizes[b] += 1
             bin_out[i] = b
-            if sizes[b] == limit:
+            if sizes[b] == limit:  # the bin leaves the heap, and the last entry takes its place
                 heap_size -= 1
                 entry = heap[heap_size]
             hole = 0
-            while True:
+            while True:  # the entry sinks from the top
                 child = 2 * hole + 1
                 if child >= heap_size:
                     break
@@ -134,6 +139,7 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
         entry = (length << _BIN_BITS) + b
         hole = heap_size
         heap_size += 1
+        # The entry rises from the end.
         while hole and heap[(hole - 1) >> 1] > entry:
             heap[hole] = heap[(hole - 1) >> 1]
             hole = (hole - 1) >> 1
@@ -187,6 +193,7 @@ def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
             bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             bits = bits ^ (bits >> np.uint64(31))
+            # 32 random bits times the number of choices, divided by 2^32: an offset in [0, last - start].
             chosen = start + np.int64(((bits >> np.uint64(32)) * np.uint64(last - start + 1)) >> np.uint64(32))
             held = order[last]
             order[last] = order[chosen]
@@ -211,16 +218,16 @@ def draw_templates(
         ends_out: int64 [N], receives each bin's exclusive end in `indices_out`.
     """
     cursors = np.cumsum(counts) - counts  # [D], the place in `order` of each length's next sequence
-    slots = np.searchsorted(distinct, flat)  # for each length in `flat`, its index in `distinct`
+    pools = np.searchsorted(distinct, flat)  # for each length in `flat`, its index in `distinct`
     at = 0
     b = 0
-    first = 0
+    first = 0  # where template t begins in `flat`
     for t in range(len(sizes)):
         end = first + sizes[t]
         for _ in range(nums_bins[t]):
-            for slot in slots[first:end]:
-                indices_out[at] = order[cursors[slot]]
-                cursors[slot] += 1
+            for pool in pools[first:end]:
+                indices_out[at] = order[cursors[pool]]
+                cursors[pool] += 1
                 at += 1
             ends_out[b] = at
             b += 1

@@ -36,6 +36,10 @@ PATIENCE_LOOKAHEADS = 2
 forced out before the long ones that need them arrive; with more, long ones that nothing fits fill the look-ahead."""
 
 
+DEFAULT_LOOKAHEAD_SEQUENCES = 1000
+"""Most sequences held back by default. `Client.pack_stream` has the same default, but can import nothing from here."""
+
+
 class _Held(NamedTuple):
     """An item that is held back."""
 
@@ -88,7 +92,7 @@ class OnlinePacker:
         self,
         max_seq_len: int,
         *,
-        lookahead_sequences: int = 1000,
+        lookahead_sequences: int = DEFAULT_LOOKAHEAD_SEQUENCES,
         max_sequences_per_bin: int | None = None,
         align: int = 1,
         extra_tokens: int = 0,
@@ -107,7 +111,7 @@ class OnlinePacker:
             extra_tokens=checked_integer("extra_tokens", extra_tokens, LEAST_EXTRA_TOKENS, self._capacity - 1),
         )
         self._caps = [checked_integer("every cap", cap, 1, MAX_SEQ_LEN) for cap in caps]
-        self._unit = -(-self._capacity // MAX_UNITS)
+        self._unit = -(-self._capacity // MAX_UNITS)  # in tokens
         self._separate_versions = separate_versions
         self._held: dict[int, _Held] = {}  # arrival number -> item, oldest first
         # Version (0 if items of all versions share bins) -> (-room, arrival number), ascending. No list is empty.
@@ -182,9 +186,10 @@ class OnlinePacker:
         """
         if up_to is None:
             return self._take_next_bin() if self._held else None
-        oldest = ((arrival, min(item.versions, default=up_to)) for arrival, (item, _) in self._held.items())
-        arrival = next((arrival for arrival, version in oldest if version <= up_to), None)
-        return None if arrival is None else self._take_next_bin(arrival)
+        for arrival, (item, _) in self._held.items():  # oldest arrival first
+            if min(item.versions, default=up_to) <= up_to:
+                return self._take_next_bin(arrival)
+        return None
 
     def flush(self) -> list[OnlineBin]:
         """Packs all sequences that are held, by best-fit-decreasing; more may be added afterwards."""
@@ -230,11 +235,12 @@ class OnlinePacker:
             raise ValueError(f"its sequences are of versions {sorted(set(versions))}, and a bin has one: give them one")
         together = [sum(column) for column in zip(*amounts, strict=True)] if amounts else []
         self._check_amounts(together)
-        count_of_limit = [1] if self._is_limited else []  # see `capacities`
+        # With a limit of sequences the last of `capacities` is this limit, and an item is one: groups were refused.
+        num_sequences = [1] if self._is_limited else []
         return OnlineItem(
             ids=tuple(map(int, ids)),
             lengths=tuple(map(int, lengths)),
-            sizes=(room, *map(int, together), *count_of_limit),
+            sizes=(room, *map(int, together), *num_sequences),
             amounts=tuple(tuple(map(int, of_sequence)) for of_sequence in amounts),
             versions=tuple(map(int, versions)),
         )
@@ -289,8 +295,8 @@ class OnlinePacker:
     @property
     def capacities(self) -> NDArray[np.int64]:
         """A bin's capacity in each budget: tokens, each of `caps`, and sequences if they are limited: int64 [d]."""
-        of_limit = [self._limit] if self._is_limited else []
-        return np.array([self._capacity, *self._caps, *of_limit], dtype=np.int64)
+        most_sequences = [self._limit] if self._is_limited else []
+        return np.array([self._capacity, *self._caps, *most_sequences], dtype=np.int64)
 
     def _check_amounts(self, amounts: Sequence[int]) -> None:
         """Raises a ValueError if an item's amounts are not one for each cap, within it."""
@@ -302,36 +308,43 @@ class OnlinePacker:
 
     @property
     def _is_limited(self) -> bool:
+        """Whether a bin can reach the limit of sequences before it is full of tokens."""
         return self._limit < self._capacity
 
     def _version_of(self, item: OnlineItem) -> int:
         """Returns the key in `_by_version` of the items that may share a bin with an item."""
         return item.versions[0] if self._separate_versions else 0
 
-    def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the sizes of the items with some arrival numbers, and a bin's capacities: int64 [n, d] and [d]."""
-        return np.array([self._held[arrival].item.sizes for arrival in arrivals], dtype=np.int64), self.capacities
+    def _sizes(self, arrivals: Iterable[int]) -> NDArray[np.int64]:
+        """Returns the sizes of the items with some arrival numbers: int64 [n, d]."""
+        return np.array([self._held[arrival].item.sizes for arrival in arrivals], dtype=np.int64)
 
     def _take_next_bin(self, wanted_arrival: int | None = None) -> OnlineBin:
         """Removes the next bin from the look-ahead; it has the item with number `wanted_arrival`, if one is given."""
-        version = min(self._by_version) if wanted_arrival is None else self._version_of(self._held[wanted_arrival].item)
-        by_room = self._by_version[version]
-        rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
-        if wanted_arrival is not None:
-            arrival = wanted_arrival
-        elif len(self._by_version) == 1:
-            arrival = next(iter(self._held))  # the oldest
+        if wanted_arrival is None:
+            version = min(self._by_version)
+            arrival = self._oldest_arrival(version)
         else:
-            arrival = min(arrival for _, arrival in by_room)
+            version = self._version_of(self._held[wanted_arrival].item)
+            arrival = wanted_arrival
         item, num_left_before = self._held[arrival]
+        by_room = self._by_version[version]
         is_overdue = self._num_left - num_left_before >= PATIENCE_LOOKAHEADS * self._lookahead
         is_forced = is_overdue or wanted_arrival is not None
-        forced = bisect_left(by_room, (-_room(item), arrival)) if is_forced else -1
+        forced = bisect_left(by_room, (-_room(item), arrival)) if is_forced else -1  # its index in `by_room`
         if self._caps:
-            return self._take_chosen(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
+            sizes = self._sizes(arrival for _, arrival in by_room)
+            return self._take_chosen(version, filled_bin(sizes, self.capacities, forced))
+        rooms = -np.array([negative_room for negative_room, _ in by_room], dtype=np.int64)  # [n], descending
         capacity = self._capacity // self._unit
         units = np.minimum(-(-rooms // self._unit), capacity)  # the longest, rounded up, would exceed the capacity
         return self._take_chosen(version, fullest_bin(units, capacity, self._limit, forced).tolist())
+
+    def _oldest_arrival(self, version: int) -> int:
+        """Returns the least arrival number of the items under a key of `_by_version`."""
+        if len(self._by_version) == 1:
+            return next(iter(self._held))  # without a look at every item
+        return min(arrival for _, arrival in self._by_version[version])
 
     def _take_chosen(self, version: int, chosen: list[int]) -> OnlineBin:
         """Removes the items with the given indices in `_by_version[version]`, ascending, and returns their bin.
@@ -349,14 +362,13 @@ class OnlinePacker:
 
     def _take_all_by_tokens(self, version: int) -> list[OnlineBin]:
         """Removes all items of a version, packed; items of equal room go into bins in the order in which they came."""
-        arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
-        by_room = self._by_version.pop(version)
-        for arrival in sorted(arrival for _, arrival in by_room):
-            arrivals[_room(self._held[arrival].item)].append(arrival)
-        pairs = sorted(((room, len(queue)) for room, queue in arrivals.items()), reverse=True)
+        arrivals_of_room: defaultdict[int, deque[int]] = defaultdict(deque)
+        for arrival in sorted(arrival for _, arrival in self._by_version.pop(version)):
+            arrivals_of_room[_room(self._held[arrival].item)].append(arrival)
+        pairs = sorted(((room, len(queue)) for room, queue in arrivals_of_room.items()), reverse=True)
         templates = canonical_templates(best_fit_decreasing(pairs, self._capacity, self._limit))
         return [
-            self._take_arrivals(arrivals[room].popleft() for room in template)
+            self._take_arrivals(arrivals_of_room[room].popleft() for room in template)
             for template, multiplicity in templates
             for _ in range(multiplicity)
         ]
@@ -364,7 +376,7 @@ class OnlinePacker:
     def _take_all_under_caps(self, version: int) -> list[OnlineBin]:
         """Removes all items of a version, packed under several budgets."""
         arrivals = sorted(arrival for _, arrival in self._by_version.pop(version))
-        bins = pack_sizes(*self._sizes(arrivals)).bins()
+        bins = pack_sizes(self._sizes(arrivals), self.capacities).bins()
         return [self._take_arrivals(arrivals[index] for index in indices) for indices in bins]
 
     def _take_arrivals(self, arrivals: Iterable[int]) -> OnlineBin:

@@ -62,7 +62,7 @@ class PackedSequences:
         packed = self.lengths[self.indices].tolist()
         ends = self.bin_ends.tolist()
         templates: Counter[Template] = Counter()
-        for start, end in zip([0, *ends], ends, strict=False):
+        for start, end in zip([0, *ends], ends, strict=False):  # each end is the next bin's start
             templates[tuple(sorted(packed[start:end], reverse=True))] += 1
         return PackingStats.from_templates(
             templates, self.max_seq_len, max_sequences_per_bin=self.max_sequences_per_bin
@@ -123,7 +123,8 @@ def pack_sequences(
     else:
         distinct, counts, order = sorted_by_value(rooms)
         pairs = list(zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True))
-        with nullcontext() if algorithm in ("auto", "optimal") else collector_paused():  # these may run for seconds
+        may_run_for_seconds = algorithm in ("auto", "optimal")  # too long a pause of the garbage collector
+        with nullcontext() if may_run_for_seconds else collector_paused():
             plan = packer(algorithm)(pairs, capacity, limit, time_limit_seconds)
             indices, ends = _drawn(plan.templates, distinct, counts, order, seed)
         name = plan.algorithm
@@ -193,7 +194,7 @@ def _drawn(
     canonical = canonical_templates(templates)
     sizes = np.array([len(template) for template, _ in canonical], dtype=np.int64)
     nums_bins = np.array([multiplicity for _, multiplicity in canonical], dtype=np.int64)
-    flat = np.array([n for template, _ in canonical for n in template], dtype=np.int64)
+    flat = np.array([value for template, _ in canonical for value in template], dtype=np.int64)
     indices = np.empty(len(order), dtype=np.int64)
     ends = np.empty(templates.total(), dtype=np.int64)
     draw_templates(sizes, nums_bins, flat, distinct, counts, order, indices, ends)

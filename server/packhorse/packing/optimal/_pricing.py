@@ -6,6 +6,7 @@ a bin, and reading bins back from its tables. Leaves the choice of prices, and w
 Shape letters: n distinct lengths, C capacity in tokens.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,6 @@ from packhorse.packing.optimal._solver import Column
 
 _ADDITIONS_PER_CALL = 50_000_000
 """Additions, of half a step each, between two charges of the budget: about 25 ms."""
-
 
 _ANY_NUMBER = 0
 """In place of a number of sequences: any number."""
@@ -62,14 +62,12 @@ class Pricing:
         content = [index]
         rest = self.capacity - int(self.lengths[index])
         if self.tables:
-            self._read(len(self.tables) - 1, rest, content)
-        copies: dict[int, int] = {}
-        for i in sorted(content):
-            copies[i] = copies.get(i, 0) + 1
-        return tuple(copies.items())
+            last_level = len(self.tables) - 1
+            self._read(last_level, rest, content)
+        return tuple(sorted(Counter(content).items()))
 
     def _read(self, level: int, rest: int, content: list[int]) -> None:
-        """Appends to `content` the indices of the lengths that make up the entry at `rest` of table `level`."""
+        """Appends to `content` the indices of the lengths that make up the worth at `rest` of table `level`."""
         most_sequences, worth = self.tables[level]
         if most_sequences == _ANY_NUMBER:
             content.extend(_read_unlimited(worth, self.lengths, self.prices, rest).tolist())
@@ -108,7 +106,7 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
         return Pricing(lengths=lengths, prices=prices, capacity=capacity, tables=[], worth_with=prices.copy())
     if limit >= most_that_fit:
         tables = [_Table(_ANY_NUMBER, _unlimited(lengths, prices, capacity, budget))]
-    else:
+    else:  # `worth_with` adds the sequence that makes the limit full
         tables = _limited(lengths, prices, capacity, limit - 1, budget)
     return Pricing(
         lengths=lengths,
@@ -136,7 +134,10 @@ def _unlimited(
 def _limited(
     lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most_sequences: int, budget: Budget
 ) -> list[_Table]:
-    """Returns the tables that lead from 1 to `most_sequences`: each of its bits doubles, and a bit of 1 adds one."""
+    """Returns the tables that lead from 1 sequence to `most_sequences`, by its binary digits after the first.
+
+    Each digit doubles the number of sequences, and a 1 adds one: 1, 2, 3, 6 for 6, which is 110.
+    """
     single = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
     fitting = lengths < len(single)
     single[lengths[fitting]] = prices[fitting]
@@ -202,6 +203,7 @@ def _read_unlimited(
     size = 0
     first = 0
     while table[rest] > 0:
+        # A length that was passed over is in no best content of a smaller rest either, so the search never goes back.
         while (
             prices[first] == 0 or lengths[first] > rest or table[rest - lengths[first]] + prices[first] != table[rest]
         ):

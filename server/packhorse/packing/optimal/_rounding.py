@@ -2,7 +2,7 @@
 
 Owns two ways: rounding down, with best-fit for the sequences that are left; and diving, which rounds some bins and
 solves again. Leaves a third way, branch and bound, to `_branching`, the solution to `_master`, and the order in which
-the ways are tried to `column_generation`.
+the ways are tried to `column_generation`. A use is how often the solution uses a bin: a number that need not be whole.
 """
 
 from collections import Counter
@@ -85,12 +85,14 @@ class Packed:
         if not content.total():
             return False
         for index, length in enumerate(self._lengths):
-            if length <= room and slots and self.left[index] > content[index]:
-                copies = min(room // length, slots, self.left[index] - content[index])
+            num_free = self.left[index] - content[index]
+            if length <= room and slots and num_free:
+                copies = min(room // length, slots, num_free)
                 content[index] += copies
                 room -= copies * length
                 slots -= copies
-        return self.use(tuple(sorted((index, copies) for index, copies in content.items() if copies)), 1) == 1
+        filled = tuple(sorted((index, copies) for index, copies in content.items() if copies))
+        return self.use(filled, 1) == 1
 
     def completed(self) -> Counter[Template]:
         """Returns a whole plan: the bins chosen so far, and best-fit's bins of the sequences that are left."""
@@ -98,6 +100,7 @@ class Packed:
         return self.templates + best_fit_decreasing(pairs, self._capacity, self._limit)
 
     def _template(self, column: Column) -> Template:
+        """Returns the lengths of a column's sequences, descending."""
         return tuple(self._lengths[index] for index, copies in column for _ in range(copies))
 
 
@@ -110,7 +113,8 @@ def round_down(packed: Packed, columns: Sequence[Column], uses: Sequence[float],
         uses: how often each is used, in units of `scale` bins, as `Master.uses`.
         scale: as `Master.scale`.
     """
-    # The whole part is multiplied as an int: a float would lose the last digits of a large number of bins.
+    # The whole part is multiplied as an int: a float would lose the last digits of a large number of bins. There are
+    # fewer uses than columns if the budget ended before the columns that were added last were in a solution.
     parts = [(column, floor(use), use - floor(use)) for column, use in zip(columns, uses, strict=False) if use > 0]
     return sum(
         packed.use(column, whole * scale + floor(fraction * scale + _ERROR)) for column, whole, fraction in parts
@@ -121,7 +125,8 @@ def dive(master: Master, packed: Packed, budget: Budget) -> None:
     """Packs whole bins of the solution, and solves again for the sequences that are left, until none is left.
 
     Each round packs the whole parts of all uses, and rounds up the uses that are nearly whole. If there is neither, it
-    rounds up the use with the greatest fraction.
+    rounds up the use with the greatest fraction. As long as a use counts several bins (`Master.scale`), none is rounded
+    up; if no whole part can be packed, bins go without the sequences that have run out.
 
     Raises:
         OutOfWorkError: the budget is spent; `packed` is valid.
@@ -130,29 +135,35 @@ def dive(master: Master, packed: Packed, budget: Budget) -> None:
     while any(packed.left):
         master.demand(packed.left)
         master.solve(budget)
-        uses = master.uses
-        num_packed = round_down(packed, master.columns, uses, master.scale)
-        if master.scale > 1:  # too many bins are left to round them up one at a time
-            if not num_packed:
-                num_packed = _round_trimmed(packed, master.columns, uses, master.scale)
-            if not num_packed:
-                return
-            continue
-        fractions = [(use - floor(use), number) for number, use in enumerate(uses) if use - floor(use) > _ERROR]
-        fractions.sort(reverse=True)
-        is_greatest = True
-        for fraction, number in fractions:
-            if fraction < _NEARLY_WHOLE and (num_packed or not is_greatest):
-                break
-            budget.spend(_STEPS_PER_LENGTH * len(packed.left))
-            num_packed += packed.use_filled(master.columns[number])
-            is_greatest = False
-        if not num_packed:
+        num_packed = round_down(packed, master.columns, master.uses, master.scale)
+        if master.scale == 1:
+            num_packed += _round_up(packed, master, budget, needs_one=num_packed == 0)
+        elif num_packed == 0:  # too many bins are left to round them up one at a time
+            num_packed = _round_trimmed(packed, master.columns, master.uses, master.scale)
+        if num_packed == 0:
             return
 
 
+def _round_up(packed: Packed, master: Master, budget: Budget, *, needs_one: bool) -> int:
+    """Packs one bin for each use that is nearly whole, the greatest fraction first; returns the number of bins.
+
+    If no use is nearly whole, and it `needs_one`, packs one for the greatest fraction.
+    """
+    fractions = [(use - floor(use), number) for number, use in enumerate(master.uses)]
+    descending = sorted((each for each in fractions if each[0] > _ERROR), reverse=True)
+    chosen = [number for fraction, number in descending if fraction >= _NEARLY_WHOLE]
+    if not chosen and needs_one:
+        chosen = [number for _, number in descending[:1]]
+    num_packed = 0
+    for number in chosen:
+        budget.spend(_STEPS_PER_LENGTH * len(packed.left))
+        if packed.use_filled(master.columns[number]):
+            num_packed += 1
+    return num_packed
+
+
 def _round_trimmed(packed: Packed, columns: Sequence[Column], uses: Sequence[float], scale: int) -> int:
-    """Rounds down as `round_down`, but also packs bins without the sequences that have run out; returns the number."""
+    """Rounds down, but packs also bins without the sequences that have run out; returns the number of bins."""
     return sum(
         packed.use_trimmed(column, floor(use * scale)) for column, use in zip(columns, uses, strict=True) if use > 0
     )

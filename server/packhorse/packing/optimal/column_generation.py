@@ -4,10 +4,10 @@ The master problem says how often to use each known bin, and gives every length 
 worth more than they cost, and these become known too. When there are none, the prices prove a bound, and the solution
 is rounded to whole bins.
 
-Owns this loop, when it stops, and the order of all searches (`improve`). Leaves the best plan and bound so far to
-`_search`, the steps to `_master`, `_pricing`, `_rounding`, `_branching` and `repacking`, the coarse problems that come
-first to `_coarse`, and checking proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it runs
-it.
+Owns this loop, when it stops, and the order of all searches (`improve`). Leaves the best plan and bound so far, and
+repacking them, to `_search`, the steps to `_master`, `_pricing`, `_rounding` and `_branching`, the coarse problems that
+come first to `_coarse`, and checking proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it
+runs it.
 
 Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutting-stock problem", Operations Research
 9 (1961) and 11 (1963).
@@ -166,27 +166,37 @@ def _coarse_search(search: Search, classes: list[LengthClass], direction: Litera
 def _solve_and_round(search: Search, budget: Budget) -> None:
     """Solves the master problem, and rounds its solution in each way until the plan is proven optimal.
 
+    The solution is rounded also if it is not the best, because the budget ended: with the work that was reserved for
+    it, or, after the deadline, only down, which takes no time.
+
     Raises:
         OutOfWorkError: the budget was spent before the master problem or the rounding was done.
         OutOfTimeError: the deadline passed before that.
     """
     master = _first_master(search)
-    ended: OutOfWorkError | OutOfTimeError | None = None
     budget.reserved = int(_SHARE_FOR_ROUNDING * budget.left)
     try:
         _generate_columns(search, master, budget)
-    except (OutOfWorkError, OutOfTimeError) as error:
-        ended = error
-    budget.reserved = 0
+    except OutOfTimeError:
+        _round_down(search, master)
+        if not search.done:
+            raise
+    except OutOfWorkError:
+        budget.reserved = 0
+        _round(search, master, budget)
+        raise
+    else:
+        budget.reserved = 0
+        _round(search, master, budget)
+
+
+def _round(search: Search, master: Master, budget: Budget) -> None:
+    """Rounds the master problem's solution in each way until the plan is proven optimal."""
     if search.done:
         return
-    packed = search.packed()
-    round_down(packed, master.columns, master.uses, master.scale)
-    search.keep_in_units(packed.completed())
+    packed = _round_down(search, master)
     if search.done:
         return
-    if isinstance(ended, OutOfTimeError):
-        raise ended
     left_after_rounding = packed.copy()
     try:
         dive(master, packed, budget)
@@ -194,8 +204,14 @@ def _solve_and_round(search: Search, budget: Budget) -> None:
         search.keep_in_units(packed.completed())
     if not search.done:
         _branch(search, left_after_rounding, budget)
-    if ended:
-        raise ended
+
+
+def _round_down(search: Search, master: Master) -> Packed:
+    """Keeps the plan of the solution rounded down and completed; returns it without the bins that completed it."""
+    packed = search.packed()
+    round_down(packed, master.columns, master.uses, master.scale)
+    search.keep_in_units(packed.completed())
+    return packed
 
 
 def _first_master(search: Search) -> Master:
@@ -219,7 +235,8 @@ def _generate_columns(search: Search, master: Master, budget: Budget) -> None:
     scale = 2 ** min(_PRICE_BITS, _WORTH_BITS - capacity.bit_length())
     while True:
         master.solve(budget)
-        # Integer prices make pricing exact, so its bound holds even if the solver's solution is not exact.
+        # Integer prices make pricing exact, so its bound holds even if the solver's solution is not exact. No length is
+        # worth more than a bin, as a bin full of it is a column.
         prices = np.floor(np.minimum(master.prices, 1.0) * scale).astype(np.int64)
         pricing = price(lengths, prices, capacity, search.limit, budget)
         search.keep_bound_of(pricing)
@@ -244,15 +261,18 @@ def _attractive(pricing: Pricing, scale: int) -> list[Column]:
 def _branch(search: Search, left_after_rounding: Packed, budget: Budget) -> None:
     """Improves the plan by branch and bound over all possible bins, if these are few.
 
-    It gets the whole problem, or what rounding down left, if no count there is too large.
+    It gets the whole problem or, if a count is too large, what rounding down left.
     """
-    packed = search.packed() if max(search.counts) <= _LARGEST_WHOLE_COUNT else left_after_rounding
+    is_whole_problem = max(search.counts) <= _LARGEST_WHOLE_COUNT
+    packed = search.packed() if is_whole_problem else left_after_rounding
     if max(packed.left) > _LARGEST_WHOLE_COUNT:
         return
     columns = enumerate_bins(search.lengths_in_units, packed.left, search.capacity_in_units, search.limit)
-    if columns:
-        uses, is_best = solve_whole(columns, packed.left, budget)
-        search.is_exhausted = is_best and not packed.templates
-        for column, use in zip(columns, uses or [], strict=False):
+    if not columns:
+        return
+    uses, is_best = solve_whole(columns, packed.left, budget)
+    search.is_exhausted = is_best and not packed.templates  # bins that are given already were not looked at
+    if uses is not None:
+        for column, use in zip(columns, uses, strict=True):
             packed.use_trimmed(column, int(use))
-        search.keep_in_units(packed.completed())
+    search.keep_in_units(packed.completed())

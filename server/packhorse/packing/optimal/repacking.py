@@ -1,7 +1,8 @@
 """Repacking: a local search that repacks a few bins at a time until the plan has as few bins as wanted.
 
 It saves the last bins of small plans, in which hardly a token may stay free. Owns the search and its compiled loops.
-Leaves filling one bin to `subset_sum`, and the bound at which the search ends to `column_generation`.
+Leaves filling one bin to `subset_sum`, the bound at which the search ends to `_search`, and when it runs, and for how
+long, to `column_generation`.
 
 Shape letters: S sequences, B bins.
 """
@@ -72,7 +73,7 @@ class Repacking:
         bin_of, tokens = np.empty_like(self._bin_of), np.zeros_like(self._tokens)
         random_first = 0  # percent
         num_bins, _ = _fill(self._lengths, self._capacity, self._limit, random_first, self._random, bin_of, tokens)
-        if num_bins > 0:
+        if num_bins > 0:  # -1 if the sequences need more bins than before
             self._bin_of, self._tokens, self.num_bins = bin_of, tokens[:num_bins].copy(), num_bins
 
     def search(self, target: int, budget: Budget) -> None:
@@ -90,7 +91,7 @@ class Repacking:
                 )
             )
             used = np.flatnonzero(self._tokens)
-            if len(used) < self.num_bins:
+            if len(used) < self.num_bins:  # the others are numbered again without the empty bins
                 self._bin_of = np.searchsorted(used, self._bin_of)
                 self._tokens = self._tokens[used]
                 self.num_bins = len(used)
@@ -153,10 +154,12 @@ def _repack(
             lengths[items[:num_items]], capacity, limit, _RANDOM_FIRST, random, new_bin, new_tokens[:num_chosen]
         )
         steps += fill_steps + _STEPS_PER_SEQUENCE * len(lengths) + _STEPS_PER_BIN * len(tokens)
+        if num_new < 0:  # they need more bins than before
+            continue
         new_squares = 0
         for total in new_tokens[:num_new]:
             new_squares += total * total
-        if num_new < 0 or new_squares < old_squares:
+        if new_squares < old_squares:
             continue
         for k in range(num_items):
             bin_of[items[k]] = chosen[new_bin[k]]
@@ -179,19 +182,20 @@ def _choose(tokens: NDArray[np.int64], capacity: int, chosen: NDArray[np.int64],
     """
     order = np.empty(len(tokens), np.int64)  # bins with room, then full ones
     num_open = 0
-    at = len(tokens)
+    first_full = len(tokens)
     for b in range(len(tokens)):
         if tokens[b] < capacity:
             order[num_open] = b
             num_open += 1
         else:
-            at -= 1
-            order[at] = b
-    most_full = 2 + _random_below(_MOST_OF_A_KIND - 1, random)
+            first_full -= 1
+            order[first_full] = b
+    most_full = 2 + _random_below(_MOST_OF_A_KIND - 1, random)  # from 2 to _MOST_OF_A_KIND
+    # All bins with room if they are few, because the room that is to be gathered is in them; else about half as many.
     most_open = num_open if num_open <= _MOST_OF_A_KIND else max(2, most_full // 2)
     num_chosen = 0
     for first, end, most in ((0, num_open, most_open), (num_open, len(tokens), most_full)):
-        for k in range(first, min(end, first + most)):
+        for k in range(first, min(end, first + most)):  # the first steps of a shuffle of this kind
             other = k + _random_below(end - k, random)
             order[k], order[other] = order[other], order[k]
             chosen[num_chosen] = order[k]
