@@ -1,4 +1,4 @@
-"""The compiled loops of preparing, which run once for every sequence, without the GIL.
+"""The compiled loops of preparing, over sequences or entries of the pool, without the GIL.
 
 Owns loops only; arguments are trusted. Leaves checks of values to `input`, and what the numbers are for to `counting`,
 `_spills`, `_merging` and `duplicates`. Loops over pages of Parquet are in `input/parquet_pages`.
@@ -16,7 +16,7 @@ LEAVE_OUT, KEEP_HEAD, KEEP_TAIL, SPLIT = range(4)
 
 @kernel
 def add_lengths(lengths: Any, longest: int, split: bool, histogram: Any) -> int:
-    """Counts lengths in [1, longest] into `histogram`, and returns how many lengths are greater.
+    """Counts lengths up to `longest` into `histogram`, and returns how many lengths are greater.
 
     Args:
         lengths: int64 [n], at least 1.
@@ -54,6 +54,8 @@ def fill_pool(
 ) -> int:
     """Writes each id to the next free entry of its room; returns -1, or the first row for which there is none.
 
+    There is none if the rows are not those that were counted, so the file has changed.
+
     The rule for rooms is `packhorse.topology.RoomRule`, repeated here because compiled code cannot call it.
 
     Args:
@@ -72,26 +74,27 @@ def fill_pool(
     """
     is_plain = align == 1 and extra_tokens == 0 and len(first_tokens) == 0 and len(rooms) == 0
     for i in range(len(lengths)):
-        left = lengths[i]
-        if is_plain and left <= longest:  # does the same as the code below, in a third of the time
-            if left >= len(cursors) or cursors[left] >= ends[left]:
+        length = lengths[i]
+        if is_plain and length <= longest:  # its room is its length: the code below would take three times as long
+            if length >= len(cursors) or cursors[length] >= ends[length]:
                 return i
-            pool[cursors[left]] = ids[i]
-            cursors[left] += 1
+            pool[cursors[length]] = ids[i]
+            cursors[length] += 1
             continue
         first_token = 0
-        if left > longest and over != SPLIT:
+        left = length  # tokens that are still to be written, from `first_token` on
+        if length > longest and over != SPLIT:
             if over == LEAVE_OUT:
                 continue
             if over == KEEP_TAIL:
-                first_token = left - longest
+                first_token = length - longest
             left = longest
         while left > 0:  # once for each piece
-            own = min(left, longest)
+            own = min(left, longest)  # the piece's tokens
             room = max(own + extra_tokens, 1)
             if align > 1:
                 room = (room + align - 1) // align * align
-            at = room
+            at = room  # the index of the room in `cursors` and `ends`
             if len(rooms) > 0:
                 at = np.searchsorted(rooms, room)
                 if at < len(rooms) and rooms[at] != room:

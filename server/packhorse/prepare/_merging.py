@@ -105,7 +105,7 @@ class Arrays:
         )
 
     def merges(self, spills: Sequence[Spill], edges: NDArray[np.int64], *, sort: bool, workers: int) -> list[MergeTask]:
-        """Returns the tasks that fill the files.
+        """Returns the tasks that fill the files, one file after the other.
 
         Args:
             spills: the k spills, in order.
@@ -120,7 +120,7 @@ class Arrays:
             tasks += tasks_for(files, edges, self.first_tokens, writes="first_tokens")
         if self.over:
             lists = [spill.over for spill in spills if spill.over]
-            over_edges = np.array([[0, len(map_entries(path))] for path in lists])
+            over_edges = np.array([[0, len(map_entries(path))] for path in lists])  # each is a single segment
             tasks += tasks_for([Files(path, None) for path in lists], over_edges, self.over, writes="over")
         return tasks
 
@@ -149,7 +149,7 @@ def cut_merges(
         sort: see `MergeTask`.
         workers: number of tasks that run at a time.
     """
-    merged_edges = edges.sum(axis=0)
+    merged_edges = edges.sum(axis=0)  # where each segment begins in the array, and where the last one ends
     total = int(merged_edges[-1])
     data_bytes = map_entries(output).nbytes
     entry_bytes = data_bytes // total
@@ -157,6 +157,7 @@ def cut_merges(
     range_bytes = min(_RANGE_BYTES, data_bytes // (_RANGES_OF_WORKER * workers))
     page_bytes = _HUGE_PAGE_BYTES if range_bytes >= _HUGE_PAGE_BYTES else PAGE_BYTES
     range_bytes = max(PAGE_BYTES, range_bytes // page_bytes * page_bytes)
+    # Ranges begin at multiples of `range_bytes` in the file, which begins with a header, so the first range is shorter.
     inner = range((range_bytes - header_bytes) // entry_bytes, total, range_bytes // entry_bytes)
     range_edges = [0, *(entry for entry in inner if entry > 0), total]
     for begin, end in pairwise(range_edges):
@@ -201,14 +202,7 @@ class Merged(NamedTuple):
 def merge_task(task: MergeTask) -> Merged:
     """Runs one task: finds its range in every spill, copies the entries segment by segment, sorts and writes them."""
     columns = [_mapped(files) for files in task.spills]
-    sizes = np.diff(task.edges, axis=1).sum(axis=0)  # of the segments
-    last_rank = task.first_rank + task.num_entries - int(sizes[:-1].sum())
-    begins, ends = task.edges[:, 0], task.edges[:, -1]
-    if task.first_rank:
-        begins = _entries_at(columns, begins, task.edges[:, 1], task.first_rank, sort=task.sort)
-    if last_rank < sizes[-1]:
-        ends = _entries_at(columns, task.edges[:, -2], ends, last_rank, sort=task.sort)
-    edges = np.clip(task.edges, begins[:, None], ends[:, None])  # of the range only
+    edges = _edges_in_range(task, columns)
     merged_edges = np.concatenate(([0], np.cumsum(np.diff(edges, axis=1).sum(axis=0))))
     written = map_entries(task.output)
     ids = np.empty(task.num_entries, dtype=written.dtype if task.writes == "ids" else np.int64)
@@ -226,10 +220,27 @@ def merge_task(task: MergeTask) -> Merged:
     if task.writes == "ids":
         sums = ids_sum(ids, second_numbers)
     else:
-        assert second_numbers is not None
+        assert second_numbers is not None  # without first tokens or lists there is no such array to write
         entries = second_numbers if task.writes == "first_tokens" else np.stack([ids, second_numbers], axis=1)
     write_entries(Path(task.output), task.first_entry, entries)
     return Merged(sums, _checksum(entries))
+
+
+def _edges_in_range(task: MergeTask, columns: Sequence[_Columns]) -> NDArray[np.int64]:
+    """Returns a task's edges without what its first and last segment have in other ranges: int64 [k, D + 1].
+
+    Args:
+        task: the task.
+        columns: the entries of each spill.
+    """
+    sizes = np.diff(task.edges, axis=1).sum(axis=0)  # of the segments, over all spills
+    end_rank = task.first_rank + task.num_entries - int(sizes[:-1].sum())  # as `first_rank`, of the last segment
+    begins, ends = task.edges[:, 0], task.edges[:, -1]
+    if task.first_rank:
+        begins = _entries_at(columns, begins, task.edges[:, 1], task.first_rank, sort=task.sort)
+    if end_rank < sizes[-1]:
+        ends = _entries_at(columns, task.edges[:, -2], ends, end_rank, sort=task.sort)
+    return np.clip(task.edges, begins[:, None], ends[:, None])
 
 
 def is_merged(task: MergeTask, merged: Merged) -> bool:
@@ -239,6 +250,7 @@ def is_merged(task: MergeTask, merged: Merged) -> bool:
 
 
 def _checksum(entries: NDArray[Any]) -> str:
+    """Returns the XXH3-64 of the entries' bytes, in hexadecimal."""
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(entries).data.cast("B"))
 
 
@@ -278,6 +290,7 @@ def _entries_at(
     high = max(int(segment[-1]) for segment in segments if len(segment))
     while low < high:  # the id of that rank is in [low, high]
         pivots = sorted({low + (high - low) * i // _PIVOTS for i in range(_PIVOTS)})
+        # For each pivot, how many ids of all spills are not greater.
         points = sum(_insertion_points(segment, pivots, "right") for segment in segments)
         num_below = int(np.searchsorted(points, rank, side="right"))  # pivots below the id
         low = pivots[num_below - 1] + 1 if num_below else low

@@ -77,13 +77,16 @@ class Sort:
     def count(self, work: WorkFolder | None = None) -> Counted:
         """Counts lengths: the first pass. It writes only records of finished tasks, and none without a work folder."""
         rows = rows_of_task(self.rows.num_rows, self.options, self.engine.workers)
-        tasks = make_tasks(self.rows.ranges, self.options, work.as_begun("rows_of_task", rows) if work else rows)
-        finished = work.records("counts", TaskCounts.content, TaskCounts.of) if work else None
+        finished = None
+        if work is not None:
+            rows = work.as_begun("rows_of_task", rows)
+            finished = work.records("counts", TaskCounts.content, TaskCounts.of)
+        tasks = make_tasks(self.rows.ranges, self.options, rows)
         sizes = [task.num_rows for task in tasks]
-        parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
+        task_counts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
         self.rows.check_files()
         groups = self.groups.facts if self.groups else None
-        return Counted.of(tasks, parts, self.options, before=self._merged_before, groups=groups)
+        return Counted.of(tasks, task_counts, self.options, before=self._merged_before, groups=groups)
 
     def plan(self, counted: Counted) -> PackingPlan:
         """Plans the counts."""
@@ -127,7 +130,7 @@ class Sort:
         tasks = self._claim_spills(counted, work, finished)
         written = self._run("writing ids", write_spill, tasks, [task.source.num_rows for task in tasks], finished)
         plan = self._recorded_plan(counted, work)  # tasks write spills in the meantime
-        list(written)  # waits for them
+        list(written)  # waits for them, and raises the error of one that failed
         self.rows.check_files()
         ids_sum_a, ids_sum_b = self._merge(arrays, counted, [task.spill for task in tasks], work)
         if self.are_ids_given:
@@ -135,7 +138,7 @@ class Sort:
         for file in arrays.files:
             Path(file).rename(folder / Path(file).name)
         sequence_facts = counted.facts
-        if groups is None:
+        if groups is None:  # else merged ids are numbers of groups, and `facts` has the sums of sequences' ids
             sequence_facts = replace(sequence_facts, ids_sum_a=ids_sum_a, ids_sum_b=ids_sum_b)
         sizes = groups.sizes if groups else None
         return seal(
@@ -179,24 +182,24 @@ class Sort:
         Claims disk space for each spill that is not finished, and forgets the record of a spill that was damaged.
         """
         start_dtype = counted.start_dtype
+        sort, flush = self.are_ids_given, self.engine.are_apart
         tasks = []
-        for number, (task, part) in enumerate(zip(counted.tasks, counted.parts, strict=True)):
+        for number, (task, task_counts) in enumerate(zip(counted.tasks, counted.task_counts, strict=True)):
             name = f"{number:06}"
             spill = Spill(
                 ids=str(work.spills / f"{name}.ids.npy"),
                 first_tokens=str(work.spills / f"{name}.first_tokens.npy") if start_dtype else None,
-                over=str(work.spills / f"{name}.over.npy") if part.num_over else None,
+                over=str(work.spills / f"{name}.over.npy") if task_counts.num_over else None,
             )
             if not spill.is_whole(finished.of(number)):
                 finished.remove(number)
-                spill.claim(part, counted.id_dtype, start_dtype)
-            flush = self.engine.are_apart
-            tasks.append(SpillTask(source=task, counted=part, spill=spill, sort=self.are_ids_given, flush=flush))
+                spill.claim(task_counts, counted.id_dtype, start_dtype)
+            tasks.append(SpillTask(source=task, counted=task_counts, spill=spill, sort=sort, flush=flush))
         return tasks
 
     def _merge(self, arrays: Arrays, counted: Counted, spills: Sequence[Spill], work: WorkFolder) -> tuple[int, int]:
         """Merges spills into arrays, and returns the two halves of `ids_sum` of all ids and first tokens."""
-        counts = [part.by_room for part in counted.parts]
+        counts = [task_counts.by_room for task_counts in counted.task_counts]
         if (before := self._merged_before) is not None:
             spills = [Spill.of_version(before), *spills]
             counts = [counts_of(before), *counts]
@@ -204,7 +207,7 @@ class Sort:
         tasks = arrays.merges(spills, counted.edges_of(counts), sort=self.are_ids_given, workers=workers)
         finished = work.records("merged", list, Merged.of)
         for number, task in enumerate(tasks):
-            if (merged := finished.of(number)) and not is_merged(task, merged):
+            if (merged := finished.of(number)) and not is_merged(task, merged):  # the range was damaged
                 finished.remove(number)
         sizes = [task.num_entries for task in tasks]
         sums = [merged.sums for merged in self._run("merging ids", merge_task, tasks, sizes, finished)]
@@ -212,9 +215,9 @@ class Sort:
 
     def _check_unique(self, arrays: Arrays, counted: Counted) -> None:
         """Refuses an id that occurs twice: finds it in the merged pool, then its rows in the input, for the message."""
-        edges = np.concatenate(([0], np.cumsum(counted.counts)))
-        of_pieces = arrays.first_tokens if self.options.over_length == "split" else None
-        chunks = list(cut_chunks(arrays.pool, edges, *counted.id_range, first_tokens_path=of_pieces))
+        edges = np.concatenate(([0], np.cumsum(counted.counts)))  # counts [2, 3] -> [0, 2, 5]
+        starts_of_pieces = arrays.first_tokens if self.options.over_length == "split" else None
+        chunks = list(cut_chunks(arrays.pool, edges, *counted.id_range, first_tokens_path=starts_of_pieces))
         sizes = [chunk.num_ids for chunk in chunks]
         for duplicate in self._run("comparing ids", find_duplicate, chunks, sizes):
             if duplicate is not None:
@@ -260,7 +263,10 @@ class Sort:
 
 
 def _content_of_plan(plan: PackingPlan) -> dict[str, Any]:
-    """Returns a plan as values that JSON can hold."""
+    """Returns a plan as values that JSON can hold, without its certificate and seconds, which no folder has.
+
+    A plan that was cut off is not recorded.
+    """
     return {
         "templates": [[*template, multiplicity] for template, multiplicity in plan.templates.items()],
         "max_seq_len": plan.max_seq_len,

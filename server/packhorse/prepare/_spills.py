@@ -104,14 +104,14 @@ def write_spill(task: SpillTask) -> str:
     places = _Places.of(counted.rooms, edges)
     limit, over_action = options.rooms.longest, _over_action(options)
     num_listed = 0  # entries of `over_list` so far
-    path = ""
+    path = ""  # of the last batch, for the error at the end; `batches` raises one if there is none
     for path, batch in task.source.batches():
         is_over = batch.lengths > limit
         kept = batch.ids if over_action != LEAVE_OUT else batch.ids[~is_over]
         if len(kept) and not (counted.id_low <= int(kept.min()) and int(kept.max()) <= counted.id_high):
             raise changed(path)
-        rule = (limit, over_action, options.align, options.extra_tokens)
-        row_without_place = fill_pool(batch.lengths, batch.ids, *rule, *places, pool, first_tokens)
+        room_rule = (limit, over_action, options.align, options.extra_tokens)
+        row_without_place = fill_pool(batch.lengths, batch.ids, *room_rule, *places, pool, first_tokens)
         end = num_listed + int(is_over.sum())
         if row_without_place >= 0 or end > counted.num_over:
             raise changed(path)
@@ -132,7 +132,7 @@ def write_spill(task: SpillTask) -> str:
 
 
 class _Places(NamedTuple):
-    """Where the next entry of each room is written; three arguments of the kernel `fill_pool`."""
+    """Where the next entry of each room is written: three arguments of the kernel `fill_pool`, in this order."""
 
     rooms: NDArray[np.int64]
     """The D distinct rooms, ascending: int64 [D]; empty if the other arrays are indexed by the room itself."""

@@ -23,8 +23,10 @@ from packhorse.storage import JobRecord, Records, read_record, write_record
 
 _Result = TypeVar("_Result")
 
-_JOB, _SHARD_NAMES = "job", "parts"
-"""Names of two records in a work folder."""
+_JOB = "job"
+"""Name of the record of the job in a work folder."""
+_SHARD_NAMES = "shard_names"
+"""Name of the records of shards' names in a work folder."""
 _START_OVER = "leave out " + parameter("resume", True) + " to start over"
 _REFUSALS = (ValueError, TypeError, ImportError, FileExistsError)
 """Errors of input or arguments, which the same call would meet again."""
@@ -35,6 +37,7 @@ class WorkFolder:
     """A work folder that this process has locked."""
 
     path: Path
+    """Path of the folder, which `locked` made."""
 
     @property
     def partial(self) -> Path:
@@ -101,7 +104,7 @@ def record_of(
         options={
             **asdict(options),
             "length_column": columns.length,
-            "id_column": columns.id or columns.key,
+            "id_column": columns.id or columns.key,  # whichever the named column holds
             "group_column": columns.group,
             "on_bad_row": columns.on_bad_row,
             "resources": [asdict(each) for each in columns.resources],
@@ -153,6 +156,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
 
 
 def _inode(folder: Path) -> int | None:
+    """Returns the number by which the file system knows a folder; None if there is no such folder."""
     return folder.stat().st_ino if folder.exists() else None
 
 

@@ -25,6 +25,7 @@ LONGEST_SPLIT = 1 << 40
 _TASK_ROWS = 1_000_000
 """The rows of a task, if neither workers nor memory ask for another number."""
 _MOST_TASKS = 256
+"""The most tasks, unless there are more workers."""
 MOST_DENSE = 1 << 22
 """Lengths and rooms below this are counted in an array with an entry for every number, of up to 32 MB in each thread;
 greater ones in a dict."""
@@ -55,9 +56,11 @@ class FoundRow(NamedTuple):
     """A sequence that a message names."""
 
     id: int
+    """Id of the sequence."""
     length: int
-    """In tokens."""
+    """Length of the sequence in tokens."""
     file: str
+    """Path or URL of its file, without secrets."""
     row: int
     """Number of its row in the file, 0-based."""
 
@@ -208,7 +211,7 @@ def count_task(task: CountTask) -> TaskCounts:
     options, limit = task.options, task.options.rooms.longest
     is_split = options.over_length == "split"
     histogram, over = _Histogram(limit, is_split=is_split), _OverLong(limit)
-    id_low, id_high = 2**63 - 1, -(2**63)
+    id_low, id_high = 2**63 - 1, -(2**63)  # no id yet
     skipped: list[SkippedInFile] = []
     for path, batch in task.batches():
         if batch.skipped is not None:
@@ -225,11 +228,12 @@ def count_task(task: CountTask) -> TaskCounts:
             over.add(batch, is_over, path)
             if options.over_length == "truncate":
                 histogram.add_truncated(num_over)
-            elif not is_split:
+            elif not is_split:  # dropped, or refused when all tasks are counted
                 ids = ids[~is_over]
         if len(ids):
             id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
     lengths, numbers = histogram.lengths_and_numbers()
+    # Several lengths may have one room.
     by_room = added(RoomCounts(options.rooms.room(lengths), numbers))
     return TaskCounts(
         rooms=by_room.rooms,
@@ -253,15 +257,18 @@ class _OverLong:
     limit: int
     """The most tokens of its own that a sequence can have in a bin."""
     num_sequences: int = 0
+    """Number of these sequences."""
     num_tokens: int = 0
+    """Sum of their lengths."""
     num_pieces: int = 0
     """Number of pieces into which the sequences can be split."""
     longest: int = 0
     """Length of the longest; 0 without any."""
     first: FoundRow | None = None
+    """The first of the sequences; None without any."""
 
     def add(self, batch: Batch, is_over: NDArray[np.bool_], path: str) -> None:
-        """Counts those of a batch; `is_over` tells which rows they are: bool [n]."""
+        """Counts the over-long rows of a batch, those for which `is_over` is true: bool [n], at least one."""
         lengths = batch.lengths[is_over]
         if self.first is None:
             at = int(np.argmax(is_over))
@@ -278,8 +285,8 @@ class _Histogram:
     def __init__(self, limit: int, *, is_split: bool) -> None:
         """Takes the most tokens of its own that a sequence can have in a bin, and whether longer ones are split."""
         self._limit, self._is_split = limit, is_split
-        self._dense = np.zeros(1, dtype=np.int64)
-        self._sparse = Counter[int]()
+        self._dense = np.zeros(1, dtype=np.int64)  # by length; grows up to MOST_DENSE entries
+        self._sparse = Counter[int]()  # length → number, for batches with a greater length and for truncated ones
 
     def add(self, lengths: NDArray[np.int64], longest: int) -> int:
         """Counts lengths up to the limit, and the pieces of greater ones; returns how many are greater.
@@ -316,6 +323,7 @@ class _Histogram:
 
 
 def _too_long_to_split(batch: Batch, path: str) -> ValueError:
+    """Returns the error that names the first row of a batch that is longer than LONGEST_SPLIT."""
     at = int(np.argmax(batch.lengths > LONGEST_SPLIT))
     return ValueError(
         f"{without_secrets(path)}: row {batch.row(at)} has {int(batch.lengths[at])} tokens; sequences of up "
@@ -343,4 +351,5 @@ def grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 def exact_sum(values: NDArray[np.int64]) -> int:
     """Returns the sum as a Python integer, without overflow: a length column may hold values up to 2^63."""
+    # The upper and the lower 32 bits of each value are summed apart.
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())

@@ -32,6 +32,7 @@ _OTHER_BYTES = 1 << 14
 _KEY_BYTES = 24
 """Bytes in the table of keys for each key, in addition to the key's own."""
 _CHECKSUM_BYTES_PER_SECOND = 1 << 29
+"""Bytes of the folder that are summed in a second, about, when the manifest is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,10 @@ class DryRun:
 def _with_arguments_of(
     function: Callable[_Arguments, object],
 ) -> Callable[[Callable[..., DryRun]], Callable[_Arguments, DryRun]]:
-    """Returns a decorator that gives a function of `**arguments` the parameters and defaults of another function."""
+    """Returns a decorator that gives a function of `**arguments` the parameters and defaults of another function.
+
+    So the parameters of `prepare` are written once, and help, editors and mypy show them for `dry_run` too.
+    """
 
     def decorate(inner: Callable[..., DryRun]) -> Callable[_Arguments, DryRun]:
         signature = inspect.signature(function)
@@ -108,9 +112,9 @@ def dry_run(**arguments: Any) -> DryRun:
         counted = sort.count()
         counting_seconds = time.perf_counter() - counting_begin
         plan = sort.plan(counted)
-        other_seconds = time.perf_counter() - begin - counting_seconds  # for finding the input, and planning
+        other_seconds = time.perf_counter() - begin - counting_seconds  # for finding the input, groups, and planning
     disk_bytes = _disk_bytes(sort, counted, plan)
-    parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
+    existing_parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
     num_passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids takes about as long as another pass
     return DryRun(
         inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
@@ -120,7 +124,7 @@ def dry_run(**arguments: Any) -> DryRun:
         plan_cut_off=plan.cut_off,
         disk_bytes=disk_bytes,
         work_bytes=counted.array_bytes,
-        free_bytes=shutil.disk_usage(parent).free,
+        free_bytes=shutil.disk_usage(existing_parent).free,
         seconds=other_seconds + num_passes * counting_seconds + disk_bytes / _CHECKSUM_BYTES_PER_SECOND,
     )
 

@@ -28,7 +28,7 @@ _MOST_ROWS_NAMED = 4
 class ChunkTask:
     """The ids from `low` to `high` of a merged pool, which are compared with each other."""
 
-    pool: str
+    pool_path: str
     """Path of pools.npy; ids ascend in each segment, the entries of one room."""
     first_tokens_path: str | None
     """Path of starts.npy if sequences are split; ids of pieces repeat, so only entries that begin at token 0 are
@@ -58,16 +58,21 @@ def cut_chunks(
     out.
     """
     pool = map_entries(pool_path)
-    waiting = [(low, high)]
+    waiting = [(low, high)]  # a stack of ranges of ids, the lowest on top
     while waiting:
-        low, high = waiting.pop()
-        num_ids = int((_first_above(pool, edges, high) - _first_from(pool, edges, low)).sum())
-        if num_ids > chunk_ids and low < high:
-            middle = (low + high) >> 1
-            waiting += [(middle + 1, high), (low, middle)]
+        first_id, last_id = waiting.pop()
+        num_ids = int((_first_above(pool, edges, last_id) - _first_from(pool, edges, first_id)).sum())
+        if num_ids > chunk_ids and first_id < last_id:
+            middle = (first_id + last_id) >> 1
+            waiting += [(middle + 1, last_id), (first_id, middle)]
         elif num_ids > 1:
             yield ChunkTask(
-                pool=pool_path, first_tokens_path=first_tokens_path, edges=edges, low=low, high=high, num_ids=num_ids
+                pool_path=pool_path,
+                first_tokens_path=first_tokens_path,
+                edges=edges,
+                low=first_id,
+                high=last_id,
+                num_ids=num_ids,
             )
 
 
@@ -75,7 +80,7 @@ def find_duplicate(task: ChunkTask) -> int | None:
     """Returns the smallest id that occurs twice in a chunk; None if there is none."""
     if task.low == task.high and task.first_tokens_path is None:  # a task has at least two entries
         return task.low
-    pool = map_entries(task.pool)
+    pool = map_entries(task.pool_path)
     chunk = np.empty(task.num_ids, dtype=pool.dtype)
     begins, ends = _first_from(pool, task.edges, task.low), _first_above(pool, task.edges, task.high)
     gather(pool, begins, ends, chunk)
@@ -93,7 +98,9 @@ class FindTask(NamedTuple):
     """Rows, and the id that is looked for in them."""
 
     ranges: Sequence[RowRange]
+    """Ranges of the rows."""
     id: int
+    """The id that occurs twice."""
 
 
 def find_rows(task: FindTask) -> list[FoundRow]:

@@ -1,7 +1,7 @@
 """A job: the arguments of `prepare`, checked, with its input found, and how many workers it gets.
 
 Owns the checks of arguments together, which need no row to be read. Leaves the plan's options to `options`, names and
-paths of inputs to `records/names`, what may be appended to `_append`, and carrying the job out to `pipeline`.
+paths of inputs to `records/names`, what may be appended to `append/continuing`, and carrying the job out to `pipeline`.
 """
 
 import os
@@ -16,9 +16,9 @@ from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, available_cores, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 from packhorse.parameters import parameter
-from packhorse.prepare._append import continued, refuse_other_input
 from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import record_of
+from packhorse.prepare.append.continuing import continued, refuse_other_input
 from packhorse.prepare.groups.gathering import gather_groups
 from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.input import InputColumns, Opened, find_inputs, open_held

@@ -9,7 +9,7 @@ from typing import get_args
 from packhorse.dataset import Keep, OverLength, PlanOptions, PreparedDataset
 from packhorse.packing import PACKERS, checked_rule
 from packhorse.parameters import parameter
-from packhorse.prepare._append import refuse_other_options
+from packhorse.prepare.append.continuing import refuse_other_options
 from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.input import InputColumns
 from packhorse.topology import ContextRule, checked_integer

@@ -1,8 +1,8 @@
 """`prepare` turns raw data into a prepared folder; `prepare_with_tokens` puts the tokens into it too.
 
-Owns these entry points, and the steps from a checked job to a folder under its final name. Leaves checking arguments to
-`job`, the passes over the data to `_sort`, what a folder would cost to `dry_run`, and cutting a corpus into several
-datasets to `shard`.
+Owns these entry points, the steps from a checked job to a folder under its final name, and the warnings about its
+alignment. Leaves checking arguments to `job`, the passes over the data to `_sort`, what a folder would cost to
+`dry_run`, and cutting a corpus into several datasets to `shard`.
 """
 
 import os
@@ -25,8 +25,8 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import Execution
 from packhorse.parameters import parameter
-from packhorse.prepare._append import refuse_rewritten
 from packhorse.prepare._work import working
+from packhorse.prepare.append.rewritten import refuse_rewritten
 from packhorse.prepare.groups.grouping import Grouping
 from packhorse.prepare.input import InputColumns, changed
 from packhorse.prepare.job import Job, Layout, checked_job
@@ -191,7 +191,7 @@ def prepare_with_tokens(
 
 
 def _warn_of_alignment(manifest: Manifest) -> None:
-    """Warns if `align` does not suit context parallelism, or pads much."""
+    """Warns the caller of the function that calls this if `align` does not suit context parallelism, or pads much."""
     options = manifest.options
     ranks = options.context.max_context_parallel if options.context else 1
     if ranks > 1 and options.align % (2 * ranks):
@@ -205,7 +205,8 @@ def _warn_of_alignment(manifest: Manifest) -> None:
             ),
             stacklevel=3,
         )
-    padding = manifest.total_tokens - manifest.own_tokens - options.extra_tokens * manifest.num_sequences
+    unaligned_tokens = manifest.own_tokens + options.extra_tokens * manifest.num_sequences
+    padding = manifest.total_tokens - unaligned_tokens
     if options.align < _LARGE_ALIGN or padding <= _MUCH_PADDING * manifest.own_tokens:
         return
     warnings.warn(
@@ -234,14 +235,15 @@ def write_job(job: Job) -> Manifest:
         job.started(partial) as sort,
     ):
         if job.before is not None:
-            if versions_of(job.folder)[0].manifest != job.before.manifest:
+            current, *_ = versions_of(job.folder)
+            if current.manifest != job.before.manifest:  # another call replaced it before this one had the lock
                 raise changed(str(job.folder))
             link_versions(job.folder, partial)
         if job.tokens_folder is not None:
             link_tokens(job.tokens_folder, partial)
         if job.format == "packhorse":
             manifest = sort.write(partial, job.source, work)
-            if job.before is not None and not job.adds:
+            if job.before is not None and not job.adds:  # the input holds old and new rows together
                 refuse_rewritten(job.before, open_prepared(partial, check_pool=False))
             return manifest
         ours = partial / _OURS

@@ -16,6 +16,7 @@ from packhorse.parameters import parameter
 from packhorse.prepare.counting import CountTask, LengthFacts, RoomCounts, SkippedInFile, TaskCounts, added
 
 IdType = Literal["uint32", "int64"]
+"""Type in which ids, or numbers of first tokens, are stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Counted:
 
     tasks: list[CountTask]
     """The tasks of the first pass."""
-    parts: list[TaskCounts]
+    task_counts: list[TaskCounts]
     """The counts of each task."""
     rooms: NDArray[np.int64]
     """Distinct rooms of all rows, ascending: int64 [D]."""
@@ -48,14 +49,15 @@ class Counted:
     @property
     def skipped(self) -> list[SkippedInFile]:
         """The skipped rows of all tasks, in order."""
-        return [of_batch for part in self.parts for of_batch in part.skipped]
+        return [of_batch for of_task in self.task_counts for of_batch in of_task.skipped]
 
     @property
     def array_bytes(self) -> int:
         """Bytes of pools.npy, starts.npy and over_length.npy."""
         start_dtype = self.start_dtype
-        entry = np.dtype(self.id_dtype).itemsize + (np.dtype(start_dtype).itemsize if start_dtype else 0)
-        return int(self.counts.sum()) * entry + 16 * self.facts.over_length.sequences
+        entry_bytes = np.dtype(self.id_dtype).itemsize + (np.dtype(start_dtype).itemsize if start_dtype else 0)
+        over_long_bytes = 16  # (id, length), int64 both
+        return int(self.counts.sum()) * entry_bytes + over_long_bytes * self.facts.over_length.sequences
 
     def edges_of(self, spills: Sequence[RoomCounts]) -> NDArray[np.int64]:
         """Returns where each room's entries begin in each of k spills, and where the last room's end: int64 [k, D + 1].
@@ -72,7 +74,7 @@ class Counted:
     def of(
         cls,
         tasks: list[CountTask],
-        parts: list[TaskCounts],
+        task_counts: list[TaskCounts],
         options: PlanOptions,
         *,
         before: PreparedDataset | None,
@@ -82,7 +84,7 @@ class Counted:
 
         Args:
             tasks: the tasks.
-            parts: the counts of each task.
+            task_counts: the counts of each task.
             options: options of the plan.
             before: the version to which the rows are added; None for a new dataset.
             groups: facts of the groups' sequences; None if rows are sequences.
@@ -90,16 +92,17 @@ class Counted:
         Raises:
             ValueError: a sequence is too long and the policy refuses it, or nothing is left to plan.
         """
-        ledger = _over_length_ledger(parts, options)
-        planned = [part for part in parts if len(part.rooms)]
+        _refuse_over_long(task_counts, options)
+        ledger = _over_length_ledger(task_counts, options)
+        planned = [of_task for of_task in task_counts if len(of_task.rooms)]
         if not planned:
             raise ValueError(
                 f"all {sum(task.num_rows for task in tasks):,} rows are bad, so nothing is left to prepare"
             )
-        rooms, counts = added(counts_of(before), *(part.by_room for part in planned))
-        low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
-        sums = sum((part.facts for part in parts), LengthFacts())
-        start_dtypes = [_start_dtype(parts, options)]
+        rooms, counts = added(counts_of(before), *(of_task.by_room for of_task in planned))
+        low, high = min(of_task.id_low for of_task in planned), max(of_task.id_high for of_task in planned)
+        sums = sum((of_task.facts for of_task in task_counts), LengthFacts())
+        start_dtypes = [_start_dtype(task_counts, options)]
         if before is not None:
             low_before, high_before = _id_range(before)
             low, high = min(low, low_before), max(high, high_before)
@@ -115,7 +118,7 @@ class Counted:
         )
         return cls(
             tasks=tasks,
-            parts=parts,
+            task_counts=task_counts,
             rooms=rooms,
             counts=counts,
             id_range=(low, high),
@@ -125,11 +128,11 @@ class Counted:
         )
 
 
-def _over_length_ledger(parts: Sequence[TaskCounts], options: PlanOptions) -> OverLengthLedger:
-    """Returns the ledger of over-long sequences in all tasks; refuses the first of them if the policy is "error"."""
-    num_over = sum(part.num_over for part in parts)
+def _refuse_over_long(task_counts: Sequence[TaskCounts], options: PlanOptions) -> None:
+    """Raises a ValueError if a sequence is over-long and the policy is "error", or if dropping leaves none."""
+    num_over = sum(of_task.num_over for of_task in task_counts)
     if not num_over:
-        return OverLengthLedger()
+        return
     limit = options.rooms.longest
     named_limit = (
         parameter("max_seq_len") + f" {limit}"
@@ -142,9 +145,8 @@ def _over_length_ledger(parts: Sequence[TaskCounts], options: PlanOptions) -> Ov
             + f" {options.extra_tokens}"
         )
     )
-    tokens_over = sum(part.tokens_over for part in parts)
     if options.over_length == "error":
-        first = next(part.first_over for part in parts if part.first_over)
+        first = next(of_task.first_over for of_task in task_counts if of_task.first_over)
         raise ValueError(
             f"sequence {first.id} (row {first.row} of {first.file}) has {first.length} tokens, over "
             + named_limit
@@ -154,23 +156,35 @@ def _over_length_ledger(parts: Sequence[TaskCounts], options: PlanOptions) -> Ov
             + parameter("over_length", "split")
             + ", or choose drop or truncate, which lose tokens"
         )
-    if not any(len(part.rooms) for part in parts):
+    if not any(len(of_task.rooms) for of_task in task_counts):
         raise ValueError(
             f"all {num_over:,} sequences are over " + named_limit + " and dropped; raise " + parameter("max_seq_len")
         )
+
+
+def _over_length_ledger(task_counts: Sequence[TaskCounts], options: PlanOptions) -> OverLengthLedger:
+    """Returns the ledger of over-long sequences in all tasks; the policy is not "error" if there are any."""
+    num_over = sum(of_task.num_over for of_task in task_counts)
+    if not num_over:
+        return OverLengthLedger()
+    tokens_over = sum(of_task.tokens_over for of_task in task_counts)
+    tokens_kept = num_over * options.rooms.longest  # by truncation
+    lost = {"drop": tokens_over, "truncate": tokens_over - tokens_kept, "split": 0}[options.over_length]
     is_split = options.over_length == "split"
-    lost = {"drop": tokens_over, "truncate": tokens_over - num_over * limit, "split": 0}[options.over_length]
-    pieces = sum(part.pieces_over for part in parts) if is_split else 0
+    pieces = sum(of_task.pieces_over for of_task in task_counts) if is_split else 0
     return OverLengthLedger(sequences=num_over, source_tokens=tokens_over, tokens=lost, pieces=pieces)
 
 
-def _start_dtype(parts: Sequence[TaskCounts], options: PlanOptions) -> IdType | None:
+def _start_dtype(task_counts: Sequence[TaskCounts], options: PlanOptions) -> IdType | None:
     """Returns the type of first tokens, from the greatest that the policy makes; None if all are 0."""
-    longest, limit = max(part.longest_over for part in parts), options.rooms.longest
-    if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
+    longest, limit = max(of_task.longest_over for of_task in task_counts), options.rooms.longest
+    if not longest:
         return None
-    last = (longest - 1) // limit * limit if options.over_length == "split" else longest - limit
-    return stored_dtype(0, last)
+    if options.over_length == "split":
+        return stored_dtype(0, (longest - 1) // limit * limit)  # where the last piece of the longest begins
+    if options.over_length == "truncate" and options.keep == "tail":
+        return stored_dtype(0, longest - limit)
+    return None
 
 
 def _widest(dtypes: Sequence[IdType | None]) -> IdType | None:

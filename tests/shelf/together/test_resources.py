@@ -19,7 +19,7 @@ from packhorse.client import connect
 from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared
 from packhorse.epoch.assignment import Assignment
 from packhorse.prepare import Resource
-from packhorse.prepare._append import refuse_rewritten
+from packhorse.prepare.append.rewritten import refuse_rewritten
 from packhorse.topology import Balance, Topology
 
 NUM, MAX_SEQ_LEN, CAP = 500, 512, 6

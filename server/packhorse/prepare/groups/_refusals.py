@@ -33,7 +33,6 @@ def refusal_of(
     rows: WholeGroups,
     index: int,
     size: NDArray[np.int64],
-    num_members: int,
     *,
     options: PlanOptions,
     sizes: SizeCounts,
@@ -45,20 +44,21 @@ def refusal_of(
         rows: some groups.
         index: the index of the group among them.
         size: the group's size, tokens and then resources with a cap: int64 [d].
-        num_members: number of its members.
         options: options of the plan.
         sizes: the resources, and the capacities of a bin.
         item_word: the word for a group in messages: "group", or "sequence" if each row is a group.
     """
     begin, limit = int(rows.starts[index]), options.max_seq_len
-    row, amounts = rows.row_number(begin), rows.resources[begin]
+    num_members = int(rows.sizes[index])
+    row = rows.row_number(begin)
     named = f"sequence {rows.ids[begin]} (row {row})"
     if item_word == "group":
         named = f"group {rows.group_numbers[index]} (rows {row} to {row + num_members - 1}, {num_members} sequences)"
     or_drop = ", or choose " + parameter("over_length", "drop") + f", which leaves such {item_word}s out"
     if size[0] <= limit:  # its tokens fit, so a resource does not
+        names = ["tokens", *(each.name for each in sizes.resources if each.cap is not None)]  # of the numbers of a size
         at = int(np.argmax(size > sizes.capacities))
-        name = ["tokens", *(each.name for each in sizes.resources if each.cap is not None)][at]
+        name = names[at]
         why = f"{named} takes {size[at]} of resource {name!r}, over its cap of {sizes.capacities[at]}"
         return Refusal(why, "raise the cap" + or_drop)
     extra = "" if options.rooms.is_plain else (" with align and " + parameter("extra_tokens"))
@@ -66,7 +66,8 @@ def refusal_of(
     together = " together" if item_word == "group" else ""
     why = f"{named} has {tokens} tokens{together}, over " + parameter("max_seq_len") + f" {limit}" + extra
     way_out = "raise " + parameter("max_seq_len") + or_drop
-    if item_word == "sequence" and amounts.any():
+    amounts = rows.resources[begin]  # of the sequence, if the group is a single one
+    if item_word == "sequence" and amounts.any():  # so "split" cannot cut it
         at = int(np.argmax(amounts > 0))
         why += f", and takes {amounts[at]} of resource {sizes.resources[at].name!r}"
     elif item_word == "sequence" and len(amounts):

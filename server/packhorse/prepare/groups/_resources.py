@@ -123,7 +123,7 @@ class SizeCounts:
         """Returns a plan whose templates are of numbers of classes."""
         begin = perf_counter()
         numbers = self.classes.numbers_of(self._sizes)
-        counts = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
+        counts = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)  # by number of a class, which begin with 1
         np.add.at(counts, numbers, self._counts)
         return PackingPlan(
             templates=pack_classes(self.classes.sizes, counts[1:], self.capacities),
@@ -134,11 +134,11 @@ class SizeCounts:
         )
 
     def stats(self, plan: PackingPlan) -> PackingStats:
-        """Returns how full the bins of a plan are."""
-        tokens = self.classes.sizes[:, 0]
+        """Returns how full of tokens the bins of a plan are; percentiles count each class's rounded tokens."""
+        class_tokens = self.classes.sizes[:, 0]
         templates: Counter[Template] = Counter()
-        for template, multiplicity in plan.templates.items():
-            templates[tuple(tokens[np.array(template) - 1].tolist())] += multiplicity
+        for template, multiplicity in plan.templates.items():  # of numbers of classes, from 1
+            templates[tuple(class_tokens[np.array(template) - 1].tolist())] += multiplicity
         stats = PackingStats.from_templates(templates, plan.max_seq_len)
         return stats.with_tokens(stats.total_tokens - self.rounding_tokens(), plan.lower_bound)
 
@@ -150,7 +150,8 @@ class SizeCounts:
             for each, total, most in totals
         )
         for each in records:
-            most_cost = min(each.cap or each.total, each.total) * each.cost
+            most_in_bin = min(each.cap or each.total, each.total)
+            most_cost = most_in_bin * each.cost
             if most_cost > MOST_COST:
                 raise ValueError(
                     f"the cost of resource {each.name!r} makes a bin cost up to {most_cost}, over 2^42: give a smaller "
@@ -159,7 +160,7 @@ class SizeCounts:
         return records
 
     def most_members(self) -> dict[int, int]:
-        """Returns number of a class → most members in one of its groups; 0 for number 0, which no class has."""
+        """Returns number of a class → most members in one of its groups; number 0, which no class has, → 0."""
         most = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
         np.maximum.at(most, self.classes.numbers_of(self._sizes), self._most_members)
         return dict(enumerate(most.tolist()))

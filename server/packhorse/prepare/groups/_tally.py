@@ -52,7 +52,10 @@ class GroupTally:
         self.sizes = SizeCounts(resources, options.max_seq_len)
         self.item_word = "group"
         """The word for a group in messages; "sequence" if each row is a group."""
-        self.num_groups = self.num_dropped = 0
+        self.num_groups = 0
+        """Number of groups that fit, with those of the version before."""
+        self.num_dropped = 0
+        """Number of groups of the input that do not fit."""
         self.members = MemberFacts()
         """Facts of the members of all groups that fit."""
         self.most_by_room = MostByRoom()
@@ -70,7 +73,17 @@ class GroupTally:
     def read(self, opened: Opened, grouping: Grouping, folder: Path, progress: Progress) -> int:
         """Counts the groups of the version before and of the input, and writes the tables of groups and members.
 
-        Returns the number of groups in the version before.
+        Args:
+            opened: the rows.
+            grouping: which of them are a group.
+            folder: the folder to write groups.npy and members.npy into, and resources.npy if there are resources.
+            progress: shows the rows that were read.
+
+        Returns:
+            The number of groups in the version before.
+
+        Raises:
+            ValueError: a group does not fit a bin, and the over-length policy does not leave it out.
         """
         with (
             growing_array(folder / GROUPS, "int64", 2) as add_groups,
@@ -100,7 +113,7 @@ class GroupTally:
             num_before = self.num_groups
             tokens = grouping.tokens()
             for rows in whole_groups(opened.ranges, grouping):
-                num_rows = len(rows.lengths)
+                num_rows = len(rows.lengths)  # before they are split
                 if tokens is not None:
                     rows = rows.sharing_prefixes(tokens)
                 elif self._options.over_length == "split":
@@ -146,7 +159,7 @@ class GroupTally:
         return pieces
 
     def _count(self, rows: WholeGroups) -> _Kept:
-        """Counts some groups; those that do not fit a bin are left out."""
+        """Counts some groups; those that do not fit a bin are treated as `over_length` says, and not kept."""
         num_members = rows.sizes
         # Lengths are clipped so that sums do not overflow: a column may hold anything up to 2^63.
         too_long = self._options.rooms.longest_length + 1
@@ -157,7 +170,7 @@ class GroupTally:
         is_kept = np.asarray((group_sizes <= self.sizes.capacities).all(axis=1))
         members, first_tokens = np.stack((rows.ids, rows.lengths), axis=1), rows.first_tokens
         if not is_kept.all():
-            self._leave_out(rows, is_kept, group_sizes, num_members)
+            self._apply_policy(rows, is_kept, group_sizes)
             self.num_dropped += int((~is_kept).sum())
             is_member_kept = np.repeat(is_kept, num_members)
             members = members[is_member_kept]
@@ -171,13 +184,7 @@ class GroupTally:
         self.members.add(members, first_tokens, shares_prefixes=rows.prefix_tokens is not None)
         return _Kept(is_kept, ends, members)
 
-    def _leave_out(
-        self,
-        rows: WholeGroups,
-        is_kept: NDArray[np.bool_],
-        group_sizes: NDArray[np.int64],
-        num_members: NDArray[np.int64],
-    ) -> None:
+    def _apply_policy(self, rows: WholeGroups, is_kept: NDArray[np.bool_], group_sizes: NDArray[np.int64]) -> None:
         """Treats groups that do not fit a bin as `over_length` says.
 
         "drop" enters them in the ledger; "error" refuses the first; "split" only notes why the first does not fit, and
@@ -187,10 +194,10 @@ class GroupTally:
             rows: some groups.
             is_kept: whether each fits: bool [G].
             group_sizes: the size of each, tokens and then resources with a cap: int64 [G, d].
-            num_members: number of members of each: int64 [G].
         """
         if self._options.over_length == "drop":
-            is_out = np.repeat(~is_kept, num_members)
+            num_members = rows.sizes
+            is_out = np.repeat(~is_kept, num_members)  # by row
             lengths = rows.source_lengths
             tokens = exact_sum(lengths[is_out])
             do_tokens_fit = group_sizes[:, 0] <= self._options.max_seq_len  # so a resource does not
@@ -205,11 +212,11 @@ class GroupTally:
             rows,
             first_over,
             group_sizes[first_over],
-            int(num_members[first_over]),
             options=self._options,
             sizes=self.sizes,
             item_word=self.item_word,
         )
         if self._options.over_length == "error":
             raise ValueError(refusal.why + "; " + refusal.way_out)
-        self._unsplittable = self._unsplittable or refusal.why
+        if not self._unsplittable:
+            self._unsplittable = refusal.why

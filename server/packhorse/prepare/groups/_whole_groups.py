@@ -81,6 +81,7 @@ class WholeGroups:
                         f"whose length is {self.lengths[at]}: give the tokens that the lengths are of"
                     )
             if end - begin > 1:
+                # For each row in this order, how many of its first tokens the one before keeps for it.
                 order, shared = by_prefix(tokens_of_rows)
                 prefix_tokens[begin + order] = np.clip(shared, 0, np.maximum(self.lengths[begin + order] - 1, 0))
         return replace(self, lengths=self.lengths - prefix_tokens, prefix_tokens=prefix_tokens)
@@ -97,6 +98,7 @@ class WholeGroups:
         num_pieces = np.where(is_split, -(-self.lengths // piece_tokens), 1)
         row_of_piece = np.repeat(np.arange(len(num_pieces)), num_pieces)
         pieces = np.arange(len(row_of_piece))
+        # Of 3 and 1 pieces: rows [0, 0, 0, 1], first pieces [0, 3], so pieces begin at piece_tokens · [0, 1, 2, 0].
         first_piece_of_row = np.cumsum(num_pieces) - num_pieces
         piece_starts = piece_tokens * (pieces - first_piece_of_row[row_of_piece])
         most_tokens = np.where(is_split, piece_tokens, self.lengths)[row_of_piece]
@@ -160,6 +162,7 @@ def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[Who
         for batch in row_range.batches():
             batch_row = row_range.first_index + batch.first_row - row_range.first_row - num_rows_before
             pending.add(batch, _group_numbers(batch, batch_row, grouping, row_range))
+            # Where another group begins: numbers [4, 4, 7, 7, 7, 9] -> [2, 5]. The last group is held back.
             group_edges = np.flatnonzero(pending.group_numbers[1:] != pending.group_numbers[:-1]) + 1
             if len(group_edges):
                 yield pending.take(np.concatenate(([0], group_edges[:-1])), int(group_edges[-1]))
@@ -175,12 +178,12 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
     begin = 0  # of the next groups' members
     for first_group, num_groups in cut_rows(len(groups.table)):
         group_numbers, ends = np.array(groups.table[first_group : first_group + num_groups]).T
-        some = slice(begin, int(ends[-1]))
-        ids, lengths = np.array(groups.members[some]).T
+        their_members = slice(begin, int(ends[-1]))
+        ids, lengths = np.array(groups.members[their_members]).T
         resources = np.empty((len(ids), 0), dtype=np.int64)
         if groups.resources is not None:
-            resources = groups.resources[some].astype(np.int64)
-        first_tokens = None if groups.first_tokens is None else groups.first_tokens[some].astype(np.int64)
+            resources = groups.resources[their_members].astype(np.int64)
+        first_tokens = None if groups.first_tokens is None else groups.first_tokens[their_members].astype(np.int64)
         yield WholeGroups(
             group_numbers=group_numbers,
             starts=np.concatenate(([0], ends[:-1] - begin)),
@@ -191,7 +194,7 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
             prefix_tokens=first_tokens if before.manifest.shares_prefixes else None,
             piece_starts=None if before.manifest.shares_prefixes else first_tokens,
         )
-        begin = some.stop
+        begin = their_members.stop
 
 
 def _group_numbers(batch: Batch, batch_row: int, grouping: Grouping, row_range: RowRange) -> NDArray[np.int64]:

@@ -122,8 +122,8 @@ class GroupRows(RowRange):
 
     def _read(self) -> Iterator[RawRows]:
         """Yields one batch, whose lengths are sums of members' rooms, or numbers of classes."""
-        table = map_array(Path(self.folder, GROUPS))
-        members = map_array(Path(self.folder, MEMBERS))
+        table = map_array(Path(self.folder, GROUPS))  # (number, end of its members)
+        members = map_array(Path(self.folder, MEMBERS))  # (id, length)
         ends = np.array(table[self.first_row : self.first_row + self.num_rows, 1])
         begin = int(table[self.first_row - 1, 1]) if self.first_row else 0
         member_rooms = self.rooms.room(np.array(members[begin : int(ends[-1]), 1]))
@@ -211,6 +211,8 @@ def _write_starts_and_order(
         _write(folder / STARTS, first_tokens)
     if not tally.members.ids_ascend:
         ids = np.array(map_array(folder / MEMBERS)[:, 0])
+        # The pieces of a sequence have one id, so only those that begin it are compared. With shared prefixes, first
+        # tokens are above 0 too, but nothing was cut.
         are_pieces = first_tokens is not None and grouping.share_prefixes is None
         _refuse_repeated_id(ids[first_tokens == 0] if are_pieces else ids, opened, before)
         _write(folder / MEMBER_ORDER, np.argsort(ids, kind="stable"))
@@ -228,6 +230,7 @@ def _write_left_out(tally: GroupTally, folder: Path) -> int:
 
 
 def _refuse_repeated_id(ids: NDArray[np.int64], opened: Opened, before: PreparedDataset | None) -> None:
+    """Raises a ValueError that names the rows of the smallest id that occurs twice."""
     repeated = first_repeated(ids)
     if repeated is not None:
         raise duplicate_error(repeated, find_rows(FindTask(opened.ranges, repeated)), before)
@@ -255,5 +258,6 @@ def _opened_tables(
 
 
 def _write(path: Path, entries: NDArray[np.integer]) -> None:
+    """Writes a whole array file."""
     create_array(path, str(entries.dtype), entries.shape)
     write_entries(path, 0, entries)

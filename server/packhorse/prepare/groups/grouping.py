@@ -67,14 +67,14 @@ class Grouping:
         if self.numbers is None:
             return
         path = as_path(self.numbers) if isinstance(self.numbers, str | os.PathLike) else None
-        stamp = FileStamp.of(path) if path else None
+        stamp = FileStamp.of(path) if path else None  # before the file is read, so that a later change is noticed
         ids = load_npy(path) if path else np.asarray(self.numbers)
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             where = without_secrets(path) if path else "groups"
             raise ValueError(
                 f"{where} must be one integer for each row, got {ids.dtype} of shape {list(ids.shape)}: number them"
             )
-        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "ids", ids)  # the class is frozen
         if path and stamp:
             object.__setattr__(self, "file", InputFile(path=path, stamp=stamp, num_rows=len(ids)))
 
@@ -87,7 +87,8 @@ class Grouping:
         Raises:
             ValueError: `share_prefixes` is "input", and there is not exactly one source.
         """
-        if not isinstance(self.share_prefixes, str) or self.share_prefixes != INPUT:  # an array cannot be compared
+        is_input = isinstance(self.share_prefixes, str) and self.share_prefixes == INPUT  # an array cannot be compared
+        if not is_input:
             return self
         if len(sources) != 1:
             raise ValueError(
@@ -124,6 +125,7 @@ class Grouping:
         files = [self.file] if self.file else []
         if isinstance(self.share_prefixes, str | os.PathLike):
             paths = map(str, megatron_paths(self.share_prefixes))
+            # Only tokens are read from them, so they have no rows.
             files += [InputFile(path=path, stamp=FileStamp.of(path), num_rows=0) for path in paths]
         return files
 

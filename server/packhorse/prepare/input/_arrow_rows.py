@@ -15,7 +15,7 @@ from packhorse.prepare.input._columns import MOST_AMOUNT, InputColumns
 from packhorse.prepare.input._rows import RawRows, as_amounts
 
 _GRID_AXES = 3
-"""Numbers of a grid: t, h and w."""
+"""How many numbers a grid has: t, h and w."""
 _MOST_LIST_DEPTH = 2
 """Depth of a list of grids."""
 
@@ -47,7 +47,7 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
     if require("pyarrow").types.is_integer(column.type):
         values, nulls = _values_and_nulls(column)
         return as_amounts(values), nulls
-    sizes, inner = _sizes(column), column.flatten()
+    sizes, inner = _sizes(column), column.flatten()  # [[5, 2], null, [7]] -> [2, 0, 1] and [5, 2, 7]
     if require("pyarrow").types.is_integer(inner.type):
         values = as_amounts(values_of(inner.fill_null(-1)))
     else:
@@ -55,7 +55,7 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
     ends = np.cumsum(sizes)
 
     def summed(numbers: NDArray[Any]) -> NDArray[np.int64]:
-        """Returns the sum of each row's list."""
+        """Returns the sum of each row's list, by differences of running sums: int64 [n]."""
         sums = np.concatenate(([0], np.cumsum(numbers, dtype=np.int64)))
         return sums[ends] - sums[ends - sizes]
 
@@ -67,12 +67,12 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
 def _products(grids: Any) -> NDArray[np.int64]:
     """Returns the product t·h·w of each grid, -1 if it is not three numbers of at least 0: int64 [n]."""
     sizes = _sizes(grids)
-    numbers = values_of(grids.flatten().fill_null(-1)).astype(np.float64)
-    grid = np.repeat(np.arange(len(sizes)), sizes)
+    numbers = values_of(grids.flatten().fill_null(-1)).astype(np.float64)  # floats, as a product may be beyond int64
+    grid_of_number = np.repeat(np.arange(len(sizes)), sizes)
     products = np.ones(len(sizes))
-    np.multiply.at(products, grid, numbers)
+    np.multiply.at(products, grid_of_number, numbers)
     products[sizes != _GRID_AXES] = -1
-    products[grid[numbers < 0]] = -1
+    products[grid_of_number[numbers < 0]] = -1
     return np.minimum(products, MOST_AMOUNT + 1).astype(np.int64)
 
 
@@ -133,10 +133,16 @@ def arrow_rows(batch: Any, columns: InputColumns, is_list: bool) -> RawRows:
 
 
 def _column_of(table: Any, name: str) -> Any:
+    """Returns a column of an Arrow table or record batch as one Arrow array."""
     column = table.column(table.schema.get_field_index(name))
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column  # a batch's column has no chunks
 
 
 def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:
-    """Returns an Arrow array's integers, 1 for a null, and whether each is null; None if none is."""
-    return (values_of(array.fill_null(1)), nulls_of(array)) if array.null_count else (values_of(array), None)
+    """Returns an Arrow array's integers, 1 for a null, and whether each is null, or None if none is.
+
+    A null gets 1 so that no other fault is found in it: 1 is right for a length and for an id.
+    """
+    if not array.null_count:
+        return values_of(array), None
+    return values_of(array.fill_null(1)), nulls_of(array)

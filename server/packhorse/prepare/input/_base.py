@@ -47,7 +47,7 @@ class InputFile:
     def ranges(
         self, range_class: type["RowRange"], columns: InputColumns, first_index: int, **further_fields: Any
     ) -> "list[RowRange]":
-        """Returns the file's rows as ranges of about a million.
+        """Returns the file's rows as ranges of up to `RANGE_ROWS`.
 
         Args:
             range_class: the class of the ranges.
@@ -107,7 +107,10 @@ class RowRange(ABC):
         return ""
 
     def follows(self, before: "RowRange") -> bool:
-        """Returns whether this range begins where `before` ends, in the same file, so that both can be read as one."""
+        """Returns whether this range begins where `before` ends, in the same file, so that both can be read as one.
+
+        By default ranges are never joined; a kind whose ranges can be says so itself.
+        """
         return False
 
     def through(self, last: Self) -> Self:
@@ -122,7 +125,7 @@ class RowRange(ABC):
                 names file, row, row group and column.
         """
         self._check()
-        row = self.first_row
+        row = self.first_row  # of the next rows that are read
         for raw in self._read():
             if len(raw.lengths):
                 yield self._checked(raw, row)
@@ -132,6 +135,7 @@ class RowRange(ABC):
             raise changed(self.path)
 
     def _check(self) -> None:
+        """Raises a ValueError if the file has changed since it was found."""
         if self.stamp is not None and not self.stamp.holds(self.path):
             raise changed(self.path)
 
@@ -139,8 +143,8 @@ class RowRange(ABC):
         """Returns rows as a batch without the bad ones; refuses the first bad row if bad rows are not skipped."""
         ids = raw.ids
         if ids is None:
-            first_index = self.first_index + first_row - self.first_row
-            ids = np.arange(first_index, first_index + len(raw.lengths), dtype=np.int64)
+            first_id = self.first_index + first_row - self.first_row  # an id is the row's number over all files
+            ids = np.arange(first_id, first_id + len(raw.lengths), dtype=np.int64)
         faults = faults_of(raw)
         if faults is None:
             groups, resources = (None if each is None else as_int64(each) for each in (raw.groups, raw.resources))
@@ -151,8 +155,9 @@ class RowRange(ABC):
             raise self._refusal(raw, first_row, first_bad, Fault(faults[first_bad]))
         # Rows are skipped only without groups and resources, so the batch has neither.
         sound = np.flatnonzero(faults == Fault.NONE)
-        skipped = np.stack([first_row + bad, faults[bad]], axis=1).astype(np.int64)
-        return Batch(as_int64(raw.lengths[sound]), as_int64(ids[sound]), first_row, sound, skipped)
+        skipped = np.stack([first_row + bad, faults[bad]], axis=1).astype(np.int64)  # (number in the file, Fault)
+        lengths, sound_ids = as_int64(raw.lengths[sound]), as_int64(ids[sound])
+        return Batch(lengths, sound_ids, first_row, rows=sound, skipped=skipped)
 
     def _refusal(self, raw: RawRows, first_row: int, index: int, fault: Fault) -> ValueError:
         """Returns the error for a bad row: what is wrong with which column, and the way out."""
@@ -222,7 +227,7 @@ class Opened:
 
 
 class Reader(Protocol):
-    """One kind of input."""
+    """One kind of input. `WholeFiles` has answers that most kinds share."""
 
     kind: str
     """The kind's name, such as "Parquet"."""
@@ -267,7 +272,7 @@ class WholeFiles:
 
     is_alone = False
     suffixes: tuple[str, ...] = ()
-    """Suffixes of the kind's files; in a folder, files with the first of them are found."""
+    """Suffixes of the kind's files, at least one; in a folder, files with the first suffix are found."""
     magic: bytes | None = None
     """First bytes of the kind's files, whatever their names; None if there are none."""
 

@@ -20,9 +20,12 @@ MOST_COST = 2**42
 bits."""
 
 _MOST_RESOURCES = 4
+"""The most resources of a dataset."""
 
 _RESOURCE = re.compile(r"(?P<name>[^=]+)=(?P<column>.+?)(?::(?P<cap>\d*))?(?::(?P<cost>\d+))?")
+"""NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, of which CAP may be empty."""
 _NUMBER_AT_END = re.compile(r":[-+.\d]+$")
+"""A number after a colon, at the end of what was taken for a column's name."""
 
 OnBadRow = Literal["error", "skip"]
 """Treatment of a row that cannot be planned."""
@@ -79,7 +82,8 @@ class Resource:
     def __str__(self) -> str:
         """The text that `parse` reads."""
         cost = f":{self.cost}" if self.cost else ""
-        return f"{self.name}={self.column}" + (f":{self.cap or ''}" if self.cap or cost else "") + cost
+        cap = f":{self.cap or ''}" if self.cap or cost else ""  # empty, but with its colon, before a cost
+        return f"{self.name}={self.column}{cap}{cost}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ class InputColumns:
 
     def __post_init__(self) -> None:
         """Checks the fields that users give."""
-        for name, column in (("length_column", self.length), ("id_column", self.id)):
+        for name, column in (("length_column", self.length), ("id_column", self.id)):  # as `prepare` calls them
             if not isinstance(column, str | None):
                 raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
         if self.on_bad_row not in get_args(OnBadRow):

@@ -123,7 +123,7 @@ def _left_out(opened: Opened, before: Inputs | None) -> dict[str, int] | None:
 def inputs_of(before: PreparedDataset) -> Iterator[InputRecord]:
     """Yields a record for every file that a version was prepared from."""
     inputs = before.manifest.inputs
-    assert inputs is not None  # `_append` refuses a version without them
+    assert inputs is not None  # `append/continuing` refuses a version without them
     yield from inputs.files if inputs.num_files <= MOST_LISTED else read_records(before.path / INPUTS, InputRecord)
 
 

@@ -1,18 +1,14 @@
-"""Appending to a dataset: which input and options may continue it, and whether the new version still holds the old one.
+"""Whether input and options continue a dataset: the checks before any row is read, and the numbers of new rows.
 
-Owns the checks before any row is read, the numbers of new rows, and the check at the end, needed if the input holds old
-and new rows together. Leaves joining old and new counts and arrays to `totals` and `_merging`, for which the version
-before is one more spill, so that its input is not read again.
+Leaves whether the new version holds what the old one held to `rewritten`, and joining old and new counts and arrays to
+`totals` and `_merging`, for which the version before is one more spill, so that its input is not read again.
 """
 
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-import numpy as np
-
 from packhorse.dataset import Inputs, Manifest, PlanOptions, PreparedDataset
-from packhorse.epoch import Groups
 from packhorse.formats.files import absolute
 from packhorse.parameters import parameter
 from packhorse.prepare.input import Opened, Resource
@@ -49,7 +45,8 @@ def _rule_differences(manifest: Manifest, opened: Opened, groups_by: str | None)
     """Yields differences in columns of ids and keys, groups and resources; see `refuse_other_input`."""
     if manifest.id_column != opened.columns.id:
         yield f"id_column was {manifest.id_column} and is {opened.columns.id}"
-    old_key, new_key = manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None
+    old_key = manifest.keys.column if manifest.keys else None
+    new_key = opened.keys.name if opened.keys else None
     if old_key != new_key:
         old, new = (f"keys of column {column!r}" if column else "no keys" for column in (old_key, new_key))
         yield f"it has {old}, and the input gives {new}"
@@ -66,7 +63,7 @@ def _rule_differences(manifest: Manifest, opened: Opened, groups_by: str | None)
 
 
 def _input_differences(before: PreparedDataset, inputs: Inputs, opened: Opened, *, adds: bool) -> Iterator[str]:
-    """Yields the first reason, if any, for which an input does not continue `inputs`; see `refuse_other_input`."""
+    """Yields at most one difference, the first that is found, of an input from `inputs`; see `refuse_other_input`."""
     if inputs.kind != opened.kind:
         yield f"it was prepared from {inputs.kind}, and the input is {opened.kind}"
     elif inputs.length_column != opened.columns.length:
@@ -83,6 +80,7 @@ def refuse_other_options(before: PreparedDataset, options: PlanOptions) -> None:
 
 
 def _option_differences(old: PlanOptions, new: PlanOptions) -> list[str]:
+    """Returns every option that has another value, with both."""
     old_values, new_values = asdict(old), asdict(new)
     return [
         f"{name} was {old_values[name]} and is {value}"
@@ -92,6 +90,7 @@ def _option_differences(old: PlanOptions, new: PlanOptions) -> list[str]:
 
 
 def _refuse_differences(before: PreparedDataset, differences: list[str]) -> None:
+    """Raises a ValueError that names the differences, if there are any."""
     if differences:
         raise ValueError(parameter("append") + f" cannot continue {before.name}: {'; '.join(differences)}")
 
@@ -108,67 +107,6 @@ def _file_in_both(before: PreparedDataset, opened: Opened) -> str | None:
 
 def continued(before: PreparedDataset, opened: Opened) -> Opened:
     """Returns the new input with row numbers that continue those of the version before."""
-    assert before.manifest.inputs is not None
+    assert before.manifest.inputs is not None  # `refuse_other_input` refuses a version without them
     num_before = before.manifest.inputs.rows
     return replace(opened, ranges=[replace(each, first_index=each.first_index + num_before) for each in opened.ranges])
-
-
-def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
-    """Refuses a new version, prepared from all rows, that lacks or changes an entry of the version before.
-
-    Args:
-        before: the version before.
-        grown: the new version, complete but without its final name.
-
-    Raises:
-        ValueError: a key, an id, its room or its group is missing or has changed.
-    """
-    if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
-        raise _rewritten(before, grown)
-    if before.groups is not None and grown.groups is not None:
-        _refuse_other_groups(before, before.groups, grown, grown.groups)
-        return  # the pool holds numbers of groups, whose members were compared
-    # For each room, every id of the old pool must be among the new pool's ids of this room; both ascend.
-    new_ranges = _pool_ranges(grown)
-    for room, (begin, end) in _pool_ranges(before).items():
-        old_ids = before.pool[begin:end]
-        new_begin, new_end = new_ranges.get(room, (0, 0))  # of a room that the new version lacks: no ids
-        new_ids = grown.pool[new_begin:new_end]
-        at = np.searchsorted(new_ids, old_ids)  # the last of these is the greatest
-        if len(new_ids) < len(old_ids) or at[-1] == len(new_ids) or not np.array_equal(new_ids[at], old_ids):
-            raise _rewritten(before, grown)
-
-
-def _pool_ranges(dataset: PreparedDataset) -> dict[int, tuple[int, int]]:
-    """Returns the half-open range of the pool that each room has."""
-    plan = dataset.plan
-    rooms = zip(plan.lengths.tolist(), plan.pool_starts.tolist(), plan.counts.tolist(), strict=True)
-    return {room: (begin, begin + count) for room, begin, count in rooms}
-
-
-def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDataset, new: Groups) -> None:
-    """Refuses a version whose first groups are not exactly the groups of the version before."""
-    num_groups = len(old.table)
-    if len(new.table) < num_groups or not np.array_equal(new.members[: len(old.members)], old.members):
-        raise _rewritten(before, grown)
-    changed_groups = np.flatnonzero((new.table[:num_groups] != old.table).any(axis=1))
-    last = num_groups - 1
-    (old_number, _), (new_number, _) = old.table[last], new.table[last]  # (number, end of its members)
-    if changed_groups.tolist() == [last] and old_number == new_number:  # the last group now ends later
-        raise ValueError(
-            f"group {old_number} is in {before.name} already, and {grown.manifest.source} adds sequences to it: "
-            "only whole groups are appended; number the new ones otherwise, or prepare it as a dataset of its own"
-        )
-    if len(changed_groups):
-        raise _rewritten(before, grown)
-    if old.resources is None or new.resources is None:
-        return
-    if not np.array_equal(new.resources[: len(old.resources)], old.resources):
-        raise _rewritten(before, grown)
-
-
-def _rewritten(before: PreparedDataset, grown: PreparedDataset) -> ValueError:
-    return ValueError(
-        f"{grown.manifest.source} does not hold what {before.name} was prepared from, with sequences added: prepare it "
-        "as a dataset of its own"
-    )

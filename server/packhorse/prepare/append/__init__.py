@@ -1,0 +1,1 @@
+"""Appending to a dataset: what may be appended, and whether the new version still holds the old one."""

@@ -1,0 +1,71 @@
+"""Whether a new version still holds all that the version before held, where its input holds old and new rows together.
+
+Leaves what is compared before any row is read to `continuing`.
+"""
+
+import numpy as np
+
+from packhorse.dataset import PreparedDataset
+from packhorse.epoch import Groups
+
+
+def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
+    """Refuses a new version, prepared from all rows, that lacks or changes an entry of the version before.
+
+    Args:
+        before: the version before.
+        grown: the new version, complete but without its final name.
+
+    Raises:
+        ValueError: a key, an id, its room or its group is missing or has changed.
+    """
+    if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
+        raise _rewritten(before, grown)
+    if before.groups is not None and grown.groups is not None:
+        _refuse_other_groups(before, before.groups, grown, grown.groups)
+        return  # the pool holds numbers of groups, whose members were compared
+    # For each room, every id of the old pool must be among the new pool's ids of this room; both ascend.
+    new_ranges = _pool_ranges(grown)
+    for room, (begin, end) in _pool_ranges(before).items():
+        old_ids = before.pool[begin:end]
+        new_begin, new_end = new_ranges.get(room, (0, 0))  # of a room that the new version lacks: no ids
+        new_ids = grown.pool[new_begin:new_end]
+        at = np.searchsorted(new_ids, old_ids)  # ascends; its last place is behind the end if no new id is as great
+        if len(new_ids) < len(old_ids) or at[-1] == len(new_ids) or not np.array_equal(new_ids[at], old_ids):
+            raise _rewritten(before, grown)
+
+
+def _pool_ranges(dataset: PreparedDataset) -> dict[int, tuple[int, int]]:
+    """Returns the half-open range of the pool that each room has."""
+    plan = dataset.plan
+    rooms = zip(plan.lengths.tolist(), plan.pool_starts.tolist(), plan.counts.tolist(), strict=True)
+    return {room: (begin, begin + count) for room, begin, count in rooms}
+
+
+def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDataset, new: Groups) -> None:
+    """Refuses a version whose first groups are not exactly the groups of the version before, with their resources."""
+    num_groups = len(old.table)
+    if len(new.table) < num_groups or not np.array_equal(new.members[: len(old.members)], old.members):
+        raise _rewritten(before, grown)
+    changed_groups = np.flatnonzero((new.table[:num_groups] != old.table).any(axis=1))
+    last = num_groups - 1
+    (old_number, _), (new_number, _) = old.table[last], new.table[last]  # (number, end of its members)
+    if changed_groups.tolist() == [last] and old_number == new_number:  # the last group only ends later
+        raise ValueError(
+            f"group {old_number} is in {before.name} already, and {grown.manifest.source} adds sequences to it: "
+            "only whole groups are appended; number the new ones otherwise, or prepare it as a dataset of its own"
+        )
+    if len(changed_groups):
+        raise _rewritten(before, grown)
+    if old.resources is None or new.resources is None:  # then both have none: the columns were compared before
+        return
+    if not np.array_equal(new.resources[: len(old.resources)], old.resources):
+        raise _rewritten(before, grown)
+
+
+def _rewritten(before: PreparedDataset, grown: PreparedDataset) -> ValueError:
+    """Returns the error for a version that does not hold what the version before held."""
+    return ValueError(
+        f"{grown.manifest.source} does not hold what {before.name} was prepared from, with sequences added: prepare it "
+        "as a dataset of its own"
+    )
