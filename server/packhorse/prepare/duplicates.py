@@ -95,12 +95,10 @@ def find_duplicate(task: ChunkTask) -> int | None:
 
 
 class FindTask(NamedTuple):
-    """Rows, and the id that is looked for in them."""
+    """Ranges of rows, and the id that is looked for in them because it occurs twice."""
 
     ranges: Sequence[RowRange]
-    """Ranges of the rows."""
     id: int
-    """The id that occurs twice."""
 
 
 def find_rows(task: FindTask) -> list[FoundRow]:
