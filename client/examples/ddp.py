@@ -110,7 +110,8 @@ def main() -> None:
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["cursor"])  # under any number of ranks and workers and any batch size
 
-    record, num_steps = Record(arguments.record), 0
+    record = Record(arguments.record)
+    num_steps = 0  # of this process; a resume begins to count again
     for epoch in loader.epochs(arguments.epochs):  # those that are left
         batches, began = Timed(loader), time.perf_counter()
         for batch in tqdm(batches, f"epoch {epoch}", total=len(loader), unit="step", disable=not is_first):
@@ -128,7 +129,7 @@ def main() -> None:
             num_steps += 1
             record.add(batch, batch["cu_seqlens"])
             if num_steps % LOG_EVERY_STEPS == 1:
-                mean = loss.detach() / dist.get_world_size()
+                mean = loss.detach() / dist.get_world_size()  # without the gradient_divisor, for the sum over ranks
                 dist.all_reduce(mean)
                 share = batches.waited_seconds / (time.perf_counter() - began)
                 if is_first:

@@ -78,7 +78,7 @@ def main() -> None:
         batch_size=arguments.batch_size,
         seed=arguments.seed,
         num_workers=0,
-        device="cpu",
+        device="cpu",  # `log_probs_of_pairs` moves what the model takes
     )
     plain = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(device)
     reference = deepcopy(plain).eval().requires_grad_(False)  # the run's first weights, also after a resume
@@ -93,7 +93,7 @@ def main() -> None:
     num_steps = 0
     for epoch in loader.epochs(arguments.epochs):  # those that are left
         for batch in map(as_pair_batch, loader):
-            num_pairs = torch.tensor(len(batch["pair_ids"]) // 2, device=device)
+            num_pairs = torch.tensor(len(batch["pair_ids"]) // 2, device=device)  # each pair's id comes twice
             dist.all_reduce(num_pairs)  # rows, and so ranks, hold different numbers of pairs
             loss = losses_of_pairs(model, reference, batch, arguments.beta, device).sum() / num_pairs
             (loss * world_size).backward()  # DDP averages over ranks

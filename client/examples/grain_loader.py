@@ -33,7 +33,7 @@ class PackedBinsConfig:
     num_epochs: int = 1_000  # torchtitan stops by steps; each epoch has an order of its own
 
     def build(self, *, context: Any, dataset_iteration_policy: Any) -> grain.MapDataset:
-        """Builds this rank's rows: every rank reads its share of each step's bins."""
+        """Builds this rank's rows: every rank reads its share of each step's bins. It needs no `context`."""
         policy = dataset_iteration_policy
         bins = PackedBins(
             self.target,
@@ -89,6 +89,7 @@ class ElasticLoader:
         self._begin()
 
     def _begin(self) -> None:
+        """Lets the next batch be the one at index 0, which a cursor moves; Grain's own count begins again with it."""
         self._batches = iter(ElasticIterator(grain.MapDataset.source(self._bins), self._bins_per_step, self._shard))
 
 
@@ -118,6 +119,7 @@ def main() -> None:
     if arguments.checkpoint.exists():
         loader.load_state_dict(json.loads(arguments.checkpoint.read_text()))
     num_targets = 0
+    # The range comes first: when it ends, no batch has been taken that would not be trained on.
     for _, (_, labels) in zip(range(arguments.steps), loader, strict=False):
         num_targets += int((labels >= 0).sum())
     arguments.checkpoint.write_text(json.dumps(loader.state_dict()))

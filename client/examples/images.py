@@ -30,6 +30,7 @@ from packhorse.losses import LossCounts
 from packhorse.sft import MaskedTokenWriter, encode_chat
 from packhorse.vision import media_of
 
+LOG_EVERY_STEPS = 10
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 60), "blue": (40, 60, 220), "white": (250, 250, 250)}
 SPECIAL = ("<pad>", "<|user|>", "<|assistant|>", "<|end|>", "<|start|>", "<|image|>", "<|stop|>")
 TEMPLATE = (
@@ -64,12 +65,14 @@ def make(folder: Path, num_chats: int) -> None:
     (folder / "pictures").mkdir(parents=True)
     with (folder / "chats.jsonl").open("w") as file:
         for number in range(num_chats):
-            question, colours = [{"type": "text", "text": f"chat {' '.join(str(number))} :"}], []
-            for i in range(random.integers(-4, 4)):
+            digits = " ".join(str(number))  # a word, and so a token, for each
+            question, colours = [{"type": "text", "text": f"chat {digits} :"}], []
+            for i in range(random.integers(-4, 4)):  # more than half of the chats have no picture
                 colours.append(random.choice(list(COLOURS)))
                 size = random.integers(12, 40, 2).tolist()
                 Image.new("RGB", size, COLOURS[colours[-1]]).save(folder / "pictures" / f"{number}-{i}.png")
-                question += [{"type": "text", "text": "and"}] * (i > 0)
+                if i > 0:
+                    question.append({"type": "text", "text": "and"})
                 question.append({"type": "image", "image": f"pictures/{number}-{i}.png"})
             answer = [{"type": "text", "text": " ".join(colours) or "nothing"}]
             messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
@@ -114,7 +117,7 @@ def make_model(folder: Path) -> None:
             "out_hidden_size": 64,
         },
         image_token_id=words.index("<|image|>"),
-        video_token_id=len(words) - 1,
+        video_token_id=len(words) - 1,  # must be some token; the data has no video
         vision_start_token_id=words.index("<|start|>"),
         vision_end_token_id=words.index("<|stop|>"),
     ).save_pretrained(folder)
@@ -129,8 +132,9 @@ def tokenize(folder: Path) -> None:
             encoded = encode_chat(messages, tokenizer)
             is_image, repeats = encoded.input_ids == image_token_id, np.ones_like(encoded.input_ids)
             if is_image.any():
-                grids = pictures.of_chat(number)["image_grid_thw"].numpy()
-                repeats[is_image] = grids.prod(1) // pictures.processor.merge_size**2
+                grids = pictures.of_chat(number)["image_grid_thw"].numpy()  # patches of each picture: [pictures, 3]
+                patches_per_embedding = pictures.processor.merge_size**2
+                repeats[is_image] = grids.prod(1) // patches_per_embedding
             writer.append(encoded.input_ids.repeat(repeats), encoded.loss_mask.repeat(repeats))
 
 
@@ -192,7 +196,7 @@ def main() -> None:
         loader.load_state_dict(saved["cursor"])  # under any number of ranks and workers and any batch size
 
     num_steps, record = 0, Record(arguments.record)
-    pictures = Record(arguments.record and f"{arguments.record}-pictures")
+    pictures = Record(None if arguments.record is None else f"{arguments.record}-pictures")
     for _ in loader.epochs(arguments.epochs):
         for batch in loader:
             loss = loss_of(model, batch, device)
@@ -203,10 +207,10 @@ def main() -> None:
             num_steps += 1
             record.add(batch, batch["cu_seqlens"])
             for sequence_id, pixels in zip(batch["media"].ids.tolist(), images_of(batch), strict=True):
-                pictures.add_sequence(torch.tensor([sequence_id, int(pixels.sum())]))
+                pictures.add_sequence(torch.tensor([sequence_id, int(pixels.sum())]))  # whose it is, and a checksum
             mean = loss.detach() / dist.get_world_size()
             dist.all_reduce(mean)
-            if is_first and num_steps % 10 == 1:
+            if is_first and num_steps % LOG_EVERY_STEPS == 1:
                 print(f"step {num_steps}: loss {mean.item():.4f}", flush=True)
             is_last = num_steps == arguments.stop_after
             if is_first and (is_last or num_steps % arguments.save_every == 0):
@@ -232,8 +236,8 @@ def loss_of(model: DistributedDataParallel, batch: dict[str, Any], device: torch
     """Returns the mean over all targets of all ranks, times the ranks, over which DDP averages gradients."""
     counts = LossCounts.of_batch(batch).all_reduce(device=device)
     inputs = {name: batch[name] for name in ("input_ids", "position_ids", "labels", *batch["media"].keys)}
-    num_targets = counts.num_targets / dist.get_world_size()
-    loss = model(**inputs, num_items_in_batch=num_targets, use_cache=False).loss
+    targets_per_rank = counts.num_targets / dist.get_world_size()
+    loss = model(**inputs, num_items_in_batch=targets_per_rank, use_cache=False).loss
     if not batch["media"].keys:  # DDP waits for gradients of the vision tower, which has no part in this batch
         loss = loss + 0 * sum(weights.sum() for weights in model.module.model.visual.parameters())
     return loss

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.client._packing_answer import read_packing
 from packhorse.client._run_id import run_id_of
 from packhorse.client.errors import PackhorseError
-from packhorse.client.options import DEFAULT_PACKING, NO_SKIPS, PackOptions, Staleness
+from packhorse.client.options import DEFAULT_LOOKAHEAD_SEQUENCES, DEFAULT_PACKING, NO_SKIPS, PackOptions, Staleness
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.numpy_batches import BatchStream
 from packhorse.client.streams.pack_stream import PackStream
@@ -54,13 +54,14 @@ from packhorse.wire import WIRE_VERSION, get_bins_context
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 _Read = TypeVar("_Read")
-"""What is made of a response."""
+"""What a method of `Client` makes of a response."""
 
 Weight = int | float | str | Decimal
 """A component's weight, taken as it is written in decimals: 0.7 is 7/10."""
 
 _IDS_AT_ONCE = 1000
-"""Ids that `Client.keys` asks for together; every dataset answers this many."""
+"""Ids that `Client.keys` asks for in one request. The more distinct lengths a dataset has, the fewer a server answers,
+but it answers this many of every dataset."""
 
 DEFAULT_TOPOLOGY = Topology()
 """One rank, one worker, one bin a step."""
@@ -174,7 +175,7 @@ class Client:
             AccessDeniedError: the token does not allow it.
             NotImplementedByServerError: the server has no tokens, or cannot write its data root.
             InvalidRequestError: the dataset is no mixture, or the stage cannot follow the others.
-            ValueError: weights are empty.
+            ValueError: weights are empty, and with `replace`: to only remove stages, leave weights out.
         """
         if replace and weights is not None and not weights:
             raise ValueError("weights must name a component; leave them out to remove stages")
@@ -250,9 +251,8 @@ class Client:
             wire_version=WIRE_VERSION,
             with_tokens=with_tokens,
         )
-        return BinStream(
-            self._transport, request, topology, self._retry, None if expected_digest else self._one_dataset
-        )
+        one_dataset = None if expected_digest else self._one_dataset
+        return BinStream(self._transport, request, topology, self._retry, one_dataset)
 
     def stream_batches(
         self,
@@ -354,10 +354,13 @@ class Client:
             requested_positions = np.array(request.positions, dtype=np.int64)
             tokens = tokens_of_answer(answer, is_wanted=with_tokens)
             block = decode_bins(
-                answer.bins, answer.id_type, context=context, positions=lambda _: requested_positions, tokens=tokens
+                answer.bins,
+                answer.id_type,
+                context=context,
+                positions=lambda num_bins: requested_positions,  # if they are not as many, the answer is damaged
+                tokens=tokens,
             )
-            if not expected_digest:
-                self._one_dataset.bind(dataset, answer.digest, may_change=True)  # it may be a mixture's
+            self._bind_to_answer(dataset, answer.digest, expected_digest)
             return block
 
         return self._ask_and_read(GET_BINS, request, read)
@@ -411,9 +414,9 @@ class Client:
         )
 
         def read(answer: pb.LocateSequencesResponse) -> list[SequenceLocation]:
+            """Checks the answer; `with_retries` asks again if this raises a DamagedAnswerError."""
             locations = read_locations(answer, request)
-            if not expected_digest:
-                self._one_dataset.bind(dataset, answer.digest, may_change=True)
+            self._bind_to_answer(dataset, answer.digest, expected_digest)
             return locations
 
         return self._ask_and_read(LOCATE_SEQUENCES, request, read)
@@ -518,7 +521,7 @@ class Client:
         self,
         max_seq_len: int,
         *,
-        lookahead_sequences: int = 1000,
+        lookahead_sequences: int = DEFAULT_LOOKAHEAD_SEQUENCES,
         max_sequences_per_bin: int | None = None,
         num_bins_multiple_of: int = 1,
         accumulation: int = 1,
@@ -583,6 +586,7 @@ class Client:
             align=align,
             extra_tokens=extra_tokens,
             wire_version=WIRE_VERSION,
+            # Without amounts: `send` gives those of each sequence.
             budgets=budget_messages({name: ((), cap) for name, cap in dict(resources).items()}),
             max_staleness=staleness.max_versions,
             evict_groups=staleness.evict == "group",
@@ -618,7 +622,18 @@ class Client:
 
     def _bound_digest(self, dataset: str, expected_digest: str = "") -> str:
         """Returns the digest that a request names as the dataset's; empty if the caller gave an `expected_digest`."""
-        return "" if expected_digest or not isinstance(dataset, str) else self._one_dataset.digest_of(dataset)
+        if not isinstance(dataset, str):  # `message` refuses it, and names the field; it may not be hashable
+            return ""
+        return "" if expected_digest else self._one_dataset.digest_of(dataset)
+
+    def _bind_to_answer(self, dataset: str, digest: str, expected_digest: str) -> None:
+        """Binds this client to the digest in an answer, unless the caller gave an `expected_digest`.
+
+        Such an answer does not say whether the dataset is a mixture, whose digest changes with its stages. So only the
+        server, which gets the digest with each request, compares it.
+        """
+        if not expected_digest:
+            self._one_dataset.bind(dataset, digest, may_change=True)
 
     def _ask(self, method: Method[_Request, _Response], request: _Request) -> _Response:
         """Returns the answer to a request; asks again after a transient failure."""

@@ -52,10 +52,13 @@ __all__ = [
 
 
 _Options = TypeVar("_Options", bound=Any)
-
+"""A frozen dataclass of options."""
 
 NO_SKIPS = Skips()
 """Nothing is skipped."""
+
+DEFAULT_LOOKAHEAD_SEQUENCES = 1000
+"""Default of `Client.pack_stream`: that of the server's packer, `OnlinePacker`, which a client does not import."""
 
 DEFAULT_DEPTH = 2
 """Default of `LoaderOptions.depth`."""
@@ -93,6 +96,7 @@ class Run:
     """
 
     def __post_init__(self) -> None:
+        """Checks every field, and turns texts into Skips."""
         if not isinstance(self.dataset, str) or not self.dataset:
             raise ValueError(f"dataset must be the dataset's name, got {quoted(self.dataset)}")
         object.__setattr__(self, "seed", checked_integer("seed", self.seed, 0, 2**64 - 1))
@@ -120,8 +124,9 @@ class Run:
         skips = self.skips(epoch)
         num_whole_bins = header.num_bins + header.skipped.num_skipped
         for first, end in skips.ranges:
-            is_left_out = any(first < out_end and out_first < end for out_first, out_end in header.skipped.ranges)
-            if not is_left_out:  # the server left out what lies within the epoch, so this range lies beyond it
+            # The server leaves out, and names in its header, what lies within the epoch. So a range that meets none of
+            # those in the header lies beyond the epoch's end.
+            if not any(first < out_end and out_first < end for out_first, out_end in header.skipped.ranges):
                 raise ValueError(
                     parameter("skip")
                     + f" {first}:{end} is beyond the end of epoch {epoch}, which has {num_whole_bins:,} bins"
@@ -222,7 +227,7 @@ class PackOptions:
     """Whether bins may stay empty if there are fewer sequences than bins; otherwise that is an error."""
 
     def __post_init__(self) -> None:
-        # The service knows the packers and the largest numbers.
+        # Packers and numbers are left to the service, which knows the packers' names and the largest numbers.
         if not isinstance(self.algorithm, str):
             raise invalid("algorithm", f"must be a packer's name, got {type(self.algorithm).__name__}")
         if not isinstance(self.allow_empty, bool):

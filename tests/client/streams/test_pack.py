@@ -1,5 +1,6 @@
 """Packing without a dataset, as a client of a real server sees it; servers die in the middle of a PackStream."""
 
+import inspect
 import signal
 import threading
 from collections import Counter
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from tests.client.streams.interrupted import Interrupted
 
-from packhorse.client import PackStream, RetryPolicy, connect
+from packhorse.client import Client, PackStream, RetryPolicy, connect
 from packhorse.client.errors import (
     InvalidRequestError,
     NotImplementedByServerError,
@@ -19,6 +20,7 @@ from packhorse.client.errors import (
 from packhorse.client.options import PackOptions
 from packhorse.client.streams.pack_stream import SEQUENCES_PER_MESSAGE
 from packhorse.client.transport.grpc_errors import _WITHOUT_REASON
+from packhorse.packing import OnlinePacker
 from packhorse.v1 import packing_pb2 as pb
 
 
@@ -67,6 +69,14 @@ def test_bad_lengths_at_once(either, lengths, options, field):
     with pytest.raises(InvalidRequestError, match=field) as caught:
         either.pack_sequences(lengths, 512, **(options | {"packing": PackOptions(**options.get("packing", {}))}))
     assert caught.value.metadata["field"] == field
+
+
+def test_a_stream_looks_as_far_ahead_as_the_packer():
+    looks_ahead = [
+        inspect.signature(function).parameters["lookahead_sequences"].default
+        for function in (Client.pack_stream, OnlinePacker)
+    ]
+    assert looks_ahead[0] == looks_ahead[1]
 
 
 def test_a_stream_returns_every_sequence_once(either):

@@ -1,6 +1,7 @@
 """The index of each token's segment, and the number of its sequence, on a device; both are unique over all rows.
 
-Masks compare indices of segments. Losses add up by numbers of sequences, which begin with 1: 0 is before the first.
+Masks compare the indices of a row's segments with each other, so these come row by row, [B, L]. Losses add up values of
+all tokens by their sequence's number, so these come end to end, [T]; they begin with 1, and 0 is before the first.
 Leaves the offsets that they follow from to `batches/layout`, and numbers that begin anew in each row to `labelled`.
 
 Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end.
@@ -22,6 +23,8 @@ def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
 
 def sequence_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
     """Returns i + 1 for every token of sequence i and the padding after it, and 0 before the first: int32 [T]."""
-    rooms = np.diff(layout.cu_seqlens_padded, prepend=0)  # the first is the tokens before sequence 0
-    (index,) = transfer([np.repeat(np.arange(len(rooms)), rooms)], device)
+    # Tokens with each number, 0 first: from token 0 to the first sequence, from there to the second, and so on. With
+    # cu_seqlens_padded [1, 3, 8] they are [1, 2, 5].
+    num_tokens_of = np.diff(layout.cu_seqlens_padded, prepend=0)
+    (index,) = transfer([np.repeat(np.arange(len(num_tokens_of)), num_tokens_of)], device)
     return index
