@@ -36,15 +36,15 @@ class Content:
     lengths: NDArray[np.int64]
     """Tokens of the sequences, separators included: int64 [n]."""
     source: TokenSource
-    """The token source of the batch; errors name it."""
+    """The token source of the batch, which errors name; `gather_tokens` reads from it."""
     loss_mask: TokenSource | None
     """The source of the loss mask; None to predict all tokens."""
     gather_tokens: Gather
-    """Function that writes the sequences' tokens."""
+    """Function that writes the tokens of a range of sequences."""
     gather_mask: Gather | None
-    """Function that writes the sequences' loss mask; None if every token is predicted."""
+    """Function that writes their loss mask; None if every token is predicted."""
     num_before: int = 0
-    """Number of sequences that come before these, among all that the two functions know."""
+    """Number of sequences that come before these, among all that the two functions know: more than 0 for a `slice`."""
     first_tokens: NDArray[np.int64] | None = None
     """Number of each piece's first token in its sequence: int64 [n]; None if all begin at token 0."""
     source_lengths: NDArray[np.int64] | None = None
@@ -87,10 +87,10 @@ class Content:
             separators: the tokens before and after a sequence.
         """
         self._write(self.gather_tokens, out, starts)
-        for i in self.redacted_indices():
-            assert self.redactions is not None
-            if (token := int(self.redactions[i])) != MASKED:
-                out[starts[i] : starts[i] + self.lengths[i]] = token
+        if self.redactions is not None:
+            for i in self.redacted_indices():
+                if (token := int(self.redactions[i])) != MASKED:
+                    out[starts[i] : starts[i] + self.lengths[i]] = token
         if self.has_bos is not None and separators.bos_token_id is not None:
             out[starts[self.has_bos]] = separators.bos_token_id
         if self.has_eos is not None and separators.eos_token_id is not None:
@@ -113,7 +113,7 @@ class Content:
             check_mask_lengths(self.loss_mask, self.component_ids, self.ids, self.source_lengths)
         self._write(self.gather_mask, out, starts)
         if self.has_bos is not None:
-            out[starts[self.has_bos]] = 0
+            out[starts[self.has_bos]] = 0  # a separator before a sequence is never predicted
         if self.has_eos is not None:
             eos = self._eos_indices(starts)
             out[eos] = out[eos - 1]
@@ -135,7 +135,7 @@ class Content:
         gather(self.num_before, self.num_before + len(self.ids), out, own_starts)
 
     def _eos_indices(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the index in an array of T tokens of each separator that ends a sequence."""
+        """Returns the index among the T tokens of each separator that ends a sequence."""
         return (starts + self.lengths - 1)[self.has_eos]
 
 
@@ -174,12 +174,13 @@ def content_of(
 def _content_of_pieces(
     block: BinBlock, source: TokenSource, loss_mask: TokenSource | None, separators: Separators, pieces: PieceRule
 ) -> Content:
-    """Returns the same for sequences of which perhaps only a part is in its room, or which leave some of it free."""
+    """Returns the content of a block whose rooms may hold only a part of a sequence, separators, or padding."""
     ids, rooms, first_tokens = block.ids, block.lengths.astype(np.int64), block.first_tokens
     component_ids = block.component_of_sequences()
     block_source, block_mask = source_of_block(source, block), _mask_of_block(loss_mask, block)
     source_lengths = block_source.lengths(ids)
-    own_lengths = pieces.own_lengths(ids, rooms, source_lengths, first_tokens, component_ids)
+    own_lengths = pieces.own_lengths(ids, rooms, source_lengths, first_tokens, component_ids)  # without separators
+    # Only a sequence's true beginning gets the separator before it, and only its true end the one after it.
     begins = np.zeros_like(source_lengths) if first_tokens is None else first_tokens
     has_bos = None if separators.bos_token_id is None else begins == 0
     has_eos = None if separators.eos_token_id is None else begins + own_lengths == source_lengths
@@ -213,7 +214,7 @@ def source_of_block(source: TokenSource, block: BinBlock) -> TokenSource:
     if not isinstance(source, TokensFromServer):
         return source.of_sequences(block.component_of_sequences())
     if block.tokens is None and not len(block.ids):
-        return source
+        return source  # nothing will be read
     if block.tokens is None:
         raise TokenSourceError("these bins came without tokens: ask for them with_tokens, or give a token source")
     return block.tokens
@@ -227,7 +228,13 @@ def _mask_of_block(loss_mask: TokenSource | None, block: BinBlock) -> TokenSourc
 
 
 def predicted_tokens(content: Content, layout: PackLayout, *, scratch: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-    """Returns whether each token is to be predicted: bool [T]; None for all. Overwrites `scratch`, int64 [T]."""
+    """Returns whether each token is to be predicted: bool [T]; None for all.
+
+    Args:
+        content: the sequences, with their loss mask and redactions.
+        layout: where they lie.
+        scratch: memory for the loss mask, which is overwritten: int64 [T].
+    """
     is_predicted = None
     if content.loss_mask is not None and content.gather_mask is not None:
         for start, end in layout.padding_ranges:

@@ -27,7 +27,7 @@ _LOG = logging.getLogger("packhorse.client.batches.media")  # users filter the l
 _Tensors = Mapping[str, torch.Tensor]
 
 _MODEL_POSITIONS = 3
-"""Position ids per token of a model with `Media.positions`: of frames, heights and widths."""
+"""Position ids per token of a model with `Media.positions`, besides those of text: frames, heights and widths."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,9 +40,8 @@ class Images:
     """Where they lie."""
     tensors: dict[str, torch.Tensor]
     """Their tensors, in the order of placeholders; empty without images."""
-    is_text: NDArray[np.bool_]
-    """Whether each token may be predicted, since it is no placeholder and its sequence's images did not fail: bool [T].
-    """
+    may_be_predicted: NDArray[np.bool_]
+    """Whether each token is no placeholder, and its sequence's images did not fail: bool [T]."""
 
     def batch_keys(self, position_ids: torch.Tensor, layout: PackLayout) -> dict[str, Any]:
         """Returns the keys that the images add to a batch, or replace in it.
@@ -53,16 +52,18 @@ class Images:
             layout: the batch's layout.
         """
         keys = {"media": self.media_layout, **self.tensors}
-        if self.media.positions is not None:
-            stacked = position_ids.expand(1 + _MODEL_POSITIONS, -1, -1).clone()
-            model_positions = stacked.numpy().reshape(1 + _MODEL_POSITIONS, -1)[1:]
-            for sequence in np.unique(self.media_layout.sequences).tolist():
-                start, room = int(layout.starts[sequence]), int(layout.rooms[sequence])
-                is_own = self.media_layout.sequences == sequence  # whether an image is in this sequence: bool [m]
-                model_positions[:, start : start + room] = self.media.positions(
-                    room, self.media_layout.starts[is_own] - start, self.media_layout.grids[is_own]
-                )
-            keys["position_ids"] = stacked
+        if self.media.positions is None:
+            return keys
+        # The model's three begin as copies of the text's, and keep them in sequences without images.
+        stacked = position_ids.expand(1 + _MODEL_POSITIONS, -1, -1).clone()
+        model_positions = stacked.numpy().reshape(1 + _MODEL_POSITIONS, -1)[1:]  # a view: [3, T]
+        for sequence in np.unique(self.media_layout.sequences).tolist():
+            start, room = int(layout.starts[sequence]), int(layout.rooms[sequence])
+            is_own = self.media_layout.sequences == sequence  # whether an image is in this sequence: bool [m]
+            model_positions[:, start : start + room] = self.media.positions(
+                room, self.media_layout.starts[is_own] - start, self.media_layout.grids[is_own]
+            )
+        keys["position_ids"] = stacked
         return keys
 
 
@@ -87,17 +88,19 @@ def read_images(
         pad_token_id: the token that replaces such a placeholder.
 
     Raises:
-        MediaError: images fail and `media.on_error` is "fail", or `load` returned ids that it was not asked for.
+        MediaError: images fail and `media.on_error` is "fail"; or, with "mask" too, `load` lacks a component or
+            returned ids that it was not asked for, or the tensors of sequences have shapes that cannot be joined.
     """
-    is_text = input_ids != media.image_token_id
-    placeholders = np.flatnonzero(~is_text)  # indices among the T tokens
+    is_placeholder = input_ids == media.image_token_id
+    may_be_predicted = ~is_placeholder
+    placeholders = np.flatnonzero(is_placeholder)  # indices among the T tokens
     sequences = np.searchsorted(layout.starts, placeholders, side="right") - 1  # index of each placeholder's sequence
     redacted = set(content.redacted_indices())
     holders = [sequence for sequence in np.unique(sequences).tolist() if sequence not in redacted]
     loaded = _load_all(media, holders, content.ids, components)
 
     fitting: list[_ImagesOfSequence] = []
-    masked = []
+    masked = []  # indices of the sequences whose images fail
     for sequence in holders:
         own = placeholders[sequences == sequence]
         try:
@@ -105,17 +108,17 @@ def read_images(
         except MediaError as error:
             failure = _explained(error, sequence, content, len(own))
             if media.on_error == "fail":
-                raise failure from (error.__cause__ or error)
+                raise failure from (error.__cause__ or error)  # the exception of the user's `load`, if there is one
             _LOG.warning("left out of the loss: %s", failure)
             masked.append(sequence)
             start = layout.starts[sequence]
-            is_text[start : start + layout.lengths[sequence]] = False
+            may_be_predicted[start : start + layout.lengths[sequence]] = False
     kept = [each.sequence for each in fitting]
     input_ids[placeholders[~np.isin(sequences, kept)]] = pad_token_id
     tensors = [each.tensors for each in fitting]
     joined = {key: _joined(media, key, tensors, content.ids[kept]) for key in media.keys if tensors}
     media_layout = _layout_of(fitting, content.ids, masked, list(joined))
-    return Images(media=media, media_layout=media_layout, tensors=joined, is_text=is_text)
+    return Images(media=media, media_layout=media_layout, tensors=joined, may_be_predicted=may_be_predicted)
 
 
 class _ImagesOfSequence(NamedTuple):
@@ -126,9 +129,9 @@ class _ImagesOfSequence(NamedTuple):
     tensors: _Tensors
     """What the model takes for them, by key."""
     starts: NDArray[np.int64]
-    """Index in the batch of each image's first placeholder: int64 [I]."""
+    """Index among the T tokens of each image's first placeholder: int64 [I]."""
     grids: NDArray[np.int64]
-    """Each image's grid: int64 [I, 3]."""
+    """Frames, height and width of each image, in placeholders: int64 [I, 3]."""
 
 
 def _layout_of(
@@ -144,11 +147,13 @@ def _layout_of(
     """
     indices = np.array([each.sequence for each in images], dtype=np.int64)
     sequences = np.repeat(indices, [len(each.starts) for each in images])
+    # Each begins with an empty array, because NumPy does not concatenate none, as of a batch without images.
     grids = np.concatenate([np.empty((0, 3), np.int64), *(each.grids for each in images)])
+    starts = np.concatenate([np.empty(0, np.int64), *(each.starts for each in images)])
     return MediaLayout(
         sequences=sequences,
         ids=ids[sequences],
-        starts=np.concatenate([np.empty(0, np.int64), *(each.starts for each in images)]),
+        starts=starts,
         counts=grids.prod(1),
         grids=grids,
         masked_ids=ids[np.array(masked, dtype=np.int64)],
@@ -170,7 +175,7 @@ def _load_all(
     by_component: dict[str | None, list[int]] = {}
     for sequence in sequences:
         by_component.setdefault(None if components is None else components[sequence], []).append(sequence)
-    loaded: dict[int, _Tensors | MediaError] = {}
+    loaded: dict[int, _Tensors | MediaError] = {}  # by a sequence's index in the batch
     for name, of_component in by_component.items():
         load = media.load
         if isinstance(load, Mapping):
@@ -181,7 +186,8 @@ def _load_all(
                     f"{media.image_token_id}, but load of media lacks that component; add it"
                 )
             load = load[name]
-        by_id = _load(load, list(dict.fromkeys(ids[of_component].tolist())))
+        distinct_ids = list(dict.fromkeys(ids[of_component].tolist()))  # a split sequence's pieces have one id
+        by_id = _load(load, distinct_ids)
         loaded |= {sequence: by_id[int(ids[sequence])] for sequence in of_component}
     return loaded
 
@@ -214,7 +220,7 @@ def _checked(
         media: what the model takes.
         sequence: index of the sequence in the batch.
         loaded: the sequence's tensors, or why they could not be loaded.
-        placeholders: index in the batch of each of the sequence's placeholders.
+        placeholders: index among the T tokens of each of the sequence's placeholders.
 
     Raises:
         MediaError: they could not be loaded, or do not fit.
@@ -226,18 +232,19 @@ def _checked(
     try:
         tensors = {key: torch.as_tensor(loaded[key]) for key in media.keys}
         grids = np.asarray(media.grids(tensors), dtype=np.int64).reshape(-1, 3)
-    except Exception as error:  # of tensors of any form
+    except Exception as error:  # whatever `grids` raises for tensors of another form
         raise MediaError(f"what load returned is not as the model takes it: {error}") from error
-    counts = grids.prod(1)
+    counts = grids.prod(1)  # placeholders of each image
     if counts.sum() != len(placeholders) or (counts < 1).any():
         raise MediaError(
             f"it holds {len(placeholders)} image tokens ({media.image_token_id}), but its {len(grids)} images need "
             f"{counts.sum()}"
         )
-    firsts = np.cumsum(counts) - counts
+    firsts = np.cumsum(counts) - counts  # in `placeholders`; counts [2, 3] -> images begin at its entries 0 and 2
     starts, lasts = placeholders[firsts], placeholders[firsts + counts - 1]
-    if (apart := lasts - starts + 1 != counts).any():
-        image = int(apart.argmax())
+    is_apart = lasts - starts + 1 != counts
+    if is_apart.any():
+        image = int(is_apart.argmax())
         raise MediaError(
             f"other tokens lie between the {counts[image]} image tokens of its image {image}, or its images come in "
             "another order"

@@ -9,7 +9,6 @@ Legend: N bins, B rows, n sequences, T tokens of all rows end to end.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, astuple, dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -77,7 +76,7 @@ class BatchAssembler(RowFormat):
     shares_prefixes: bool = False
     """Whether the dataset was planned with shared prefixes: a sequence's room has only its tokens from `first_tokens`
     on, because another sequence of its group has the tokens before. Whole sequences are assembled, and then folded
-    into a tree.
+    into a tree, here or by a preset.
     """
     pin_memory: bool = False
     """Whether tensors are in page-locked memory. This needs CUDA in this process; do not set it in dataloader workers.
@@ -125,9 +124,9 @@ class BatchAssembler(RowFormat):
         return self.shared_prefix == "tree" or self.shares_prefixes
 
     def _check_separators(self) -> None:
-        """Refuses separators for which the plan keeps no room, and options that do without a room's last token."""
+        """Refuses separators for which the plan keeps no room, and options that need the token that is left out."""
         if self._leaves_out_last and self.shift_labels:
-            self._check_without_last()
+            self._check_without_last()  # the last token is in the shifted labels, so no room is missing
         elif self.separators.num_tokens > self.extra_tokens:
             shift = "shift labels (shift_labels=True, or a preset that shifts)"
             if not self.separators.num_tokens:
@@ -168,7 +167,7 @@ class BatchAssembler(RowFormat):
             source: token source that has every id of the block.
             loss_mask: source with the same ids and lengths: 1 for tokens to predict, 0 for others. None to predict all.
             buffers: memory for the tensors; the batch that was assembled into it before is overwritten. None for new
-                memory.
+                memory, which trees always have.
 
         Returns:
             Tensors on the CPU, which share no memory with the layout, the block or the source.
@@ -180,8 +179,8 @@ class BatchAssembler(RowFormat):
             MediaError: a sequence's images cannot be loaded, or do not fit its placeholders.
         """
         if self._folds:
-            assembler, whole = self._before_folding(block)
-            return self._folded(assembler.assemble(whole, source, loss_mask=loss_mask), block)
+            assembler, whole_block = self._before_folding(block)
+            return self._folded(assembler.assemble(whole_block, source, loss_mask=loss_mask), block)
         block = self._with_component_ids(block)
         content = self._content(block, source, loss_mask)
         return self._fill(content, self._layout(block, content), block.component_ids, buffers)
@@ -215,39 +214,42 @@ class BatchAssembler(RowFormat):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if self._folds:
-            group_size = batch_size
+            batches_at_once = 1  # each batch's longest row decides how long the rows are before they are folded
         else:
             block = self._with_component_ids(block)
             # If the source must read tokens to know a sequence's length, lengths are requested for a batch at a time.
             is_known = self._is_plain(block) or source_of_block(source, block).knows_lengths
-            group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
-        for first in range(0, len(block), group_size):
-            group = block.slice(first, min(first + group_size, len(block)))
-            if len(group) <= batch_size:
-                yield self.assemble(group, source, loss_mask=loss_mask)
+            batches_at_once = _BATCHES_AT_ONCE if is_known else 1
+        bins_at_once = batch_size * batches_at_once
+        for first in range(0, len(block), bins_at_once):
+            bins = block.slice(first, min(first + bins_at_once, len(block)))
+            if len(bins) <= batch_size:
+                yield self.assemble(bins, source, loss_mask=loss_mask)
             else:
-                yield from self._assemble_group(group, source, batch_size, loss_mask)
+                yield from self._assemble_together(bins, source, batch_size, loss_mask)
 
-    def _assemble_group(
-        self, group: BinBlock, source: TokenSource, batch_size: int, loss_mask: TokenSource | None
+    def _assemble_together(
+        self, block: BinBlock, source: TokenSource, batch_size: int, loss_mask: TokenSource | None
     ) -> Iterator[PackedBatch]:
         """Yields the bins of several batches, whose layouts are computed together."""
-        content = self._content(group, source, loss_mask)
-        sequence = row = 0
-        for layout in self._layout(group, content).split(batch_size):
+        content = self._content(block, source, loss_mask)
+        sequence = row = 0  # the first of the next batch
+        for layout in self._layout(block, content).split(batch_size):
             end, end_row = sequence + layout.num_sequences, row + layout.num_rows
-            component_ids = None if group.component_ids is None else group.component_ids[row:end_row]
+            component_ids = None if block.component_ids is None else block.component_ids[row:end_row]
             yield self._fill(content.slice(sequence, end), layout, component_ids)
             sequence, row = end, end_row
 
     def _before_folding(self, block: BinBlock) -> "tuple[BatchAssembler, BinBlock]":
         """Returns an assembler of plain rows and a block of whole sequences, whose batch is then folded to trees."""
+        # A planned room has only the tokens from `first_tokens` on; a whole sequence has those before them, too.
         if block.first_tokens is not None and self.shares_prefixes:
             lengths = (block.lengths + block.first_tokens).astype(np.int32)
             block = replace(block, lengths=lengths, first_tokens=None)
-        if self.shared_prefix == "tree":  # a redaction must leave what other sequences share
+        if self.shared_prefix == "tree":  # `_folded` applies redactions, since they must leave what sequences share
             block = replace(block, redactions=None)
-        # Rows of whole sequences may exceed max_seq_len.
+        # Rows of whole sequences may exceed max_seq_len. Bins of 5 + 3 and 4 tokens have sums [0, 5, 8, 12] and end at
+        # [2, 3]: there the sums are [8, 12], and the bins hold [8, 4].
         sums = np.concatenate(([0], np.cumsum(block.lengths)))
         longest_row = int(np.diff(sums[block.bin_ends], prepend=0).max(initial=0))
         assembler = replace(
@@ -255,8 +257,8 @@ class BatchAssembler(RowFormat):
             max_seq_len=max(longest_row, self.max_seq_len),
             shared_prefix=False,
             shares_prefixes=False,
-            flatten=False,
-            shift_labels=True,
+            flatten=False,  # flattening and pinning come after folding
+            shift_labels=True,  # labels of a tree are for the next token
             pin_memory=False,
         )
         return assembler, block
@@ -294,14 +296,17 @@ class BatchAssembler(RowFormat):
             component_ids: index of every row's component: int32 [B]; None without a mixture.
             buffers: memory for the tensors; None for new memory.
         """
-        mixture_keys = {} if component_ids is None else self._mixture_keys(layout, component_ids)
+        of_sequences = None if component_ids is None else component_ids.repeat(np.diff(layout.row_ends, prepend=0))
         if self.flatten:
             layout = layout.flattened(self.total_multiple_of)
         memory = buffers or BatchBuffers(layout.num_rows * layout.row_tokens, pin_memory=self.pin_memory)
         tensors, arrays = memory.tensors(layout.num_rows, layout.row_tokens)
-        images = self._write(arrays, layout, content, mixture_keys)
+        images = self._write(arrays, layout, content, of_sequences)
         batch = self._batch_of(tensors, layout, content)
-        batch.update(mixture_keys)
+        if component_ids is not None and of_sequences is not None:
+            batch["component_ids"] = torch.from_numpy(of_sequences)
+            batch["bin_component_ids"] = torch.from_numpy(component_ids.copy())
+            batch["component_names"] = tuple(each.name for each in self.components)
         if images is not None:
             batch.update(images.batch_keys(tensors.position_ids, layout))
         return batch
@@ -309,7 +314,7 @@ class BatchAssembler(RowFormat):
     def _batch_of(self, tensors: BatchTensors, layout: PackLayout, content: Content) -> PackedBatch:
         """Returns a batch of tensors that are written, without the keys of mixtures and images."""
         cu_seqlens, max_seqlen = layout.cu_seqlens.copy(), layout.max_seqlen  # a copy, which a trainer may write to
-        if self.flatten and not layout.num_sequences:
+        if self.flatten and not layout.num_sequences:  # kernels take no empty row: its padding counts as a sequence
             cu_seqlens, max_seqlen = np.array([0, layout.row_tokens], dtype=np.int32), layout.row_tokens
         batch = PackedBatch(
             input_ids=tensors.input_ids,
@@ -330,9 +335,16 @@ class BatchAssembler(RowFormat):
         return batch
 
     def _write(
-        self, arrays: BatchArrays, layout: PackLayout, content: Content, mixture_keys: Mapping[str, Any]
+        self, arrays: BatchArrays, layout: PackLayout, content: Content, component_ids: NDArray[np.int32] | None
     ) -> Images | None:
-        """Writes all tensors of a batch, and returns the images; None without media."""
+        """Writes all tensors of a batch, and returns the images; None without media.
+
+        Args:
+            arrays: the memory of the tensors.
+            layout: where the sequences lie.
+            content: the sequences.
+            component_ids: index of every sequence's component: int32 [n]; None without a mixture.
+        """
         write_position_ids(
             arrays.position_ids,
             layout,
@@ -345,8 +357,8 @@ class BatchAssembler(RowFormat):
             arrays.attention_mask[start:end] = 0
         if self._leaves_out_last:
             self._write_without_last(arrays, content)
-            return None
-        return self._write_tokens(arrays.input_ids, arrays.labels, layout, content, mixture_keys)
+            return None  # `_check_without_last` refuses media
+        return self._write_tokens(arrays.input_ids, arrays.labels, layout, content, component_ids)
 
     def _write_tokens(
         self,
@@ -354,19 +366,20 @@ class BatchAssembler(RowFormat):
         labels: NDArray[np.int64],
         layout: PackLayout,
         content: Content,
-        mixture_keys: Mapping[str, Any],
+        component_ids: NDArray[np.int32] | None,
     ) -> Images | None:
         """Writes tokens and labels, int64 [T], and returns the images; None without media."""
         content.write_tokens(input_ids, layout.starts, self.separators)
-        is_predicted = predicted_tokens(content, layout, scratch=labels)
+        is_predicted = predicted_tokens(content, layout, scratch=labels)  # the labels are written last
         for start, end in layout.padding_ranges:
             input_ids[start:end] = self.pad_token_id
         check_tokens(input_ids, layout, content.ids, content.source)
         images = None
         if self.media is not None:
-            components = _component_names(mixture_keys)
-            images = read_images(self.media, input_ids, layout, content, components, self.pad_token_id)
-            is_predicted = images.is_text if is_predicted is None else is_predicted & images.is_text
+            names = None if component_ids is None else [self.components[i].name for i in component_ids.tolist()]
+            images = read_images(self.media, input_ids, layout, content, names, self.pad_token_id)
+            allowed = images.may_be_predicted
+            is_predicted = allowed if is_predicted is None else is_predicted & allowed
         write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=bool(self.shift_labels))
         return images
 
@@ -378,22 +391,14 @@ class BatchAssembler(RowFormat):
         """
         whole = PackLayout.of_rows(content.lengths, np.array([len(content.ids)]), int(content.lengths.sum()))
         tokens, targets = np.empty((2, whole.num_tokens), dtype=np.int64)
-        self._write_tokens(tokens, targets, whole, content, mixture_keys={})
+        self._write_tokens(tokens, targets, whole, content, component_ids=None)  # only media need components
         is_kept = np.ones(whole.num_tokens, dtype=np.bool_)
-        is_kept[(whole.starts + whole.lengths - 1)[whole.lengths > 1]] = False
+        last_tokens = whole.starts + whole.lengths - 1
+        is_kept[last_tokens[whole.lengths > 1]] = False  # a sequence's only token stays, as in `_layout`
         arrays.input_ids.fill(self.pad_token_id)
         arrays.labels.fill(IGNORE_INDEX)
         is_token = arrays.attention_mask == 1
         arrays.input_ids[is_token], arrays.labels[is_token] = tokens[is_kept], targets[is_kept]
-
-    def _mixture_keys(self, layout: PackLayout, component_ids: NDArray[np.int32]) -> dict[str, Any]:
-        """Returns the keys that only a mixture's batch has; `component_ids` has every row's component, int32 [B]."""
-        of_sequences = component_ids.repeat(np.diff(layout.row_ends, prepend=0))
-        return {
-            "component_ids": torch.from_numpy(of_sequences),
-            "bin_component_ids": torch.from_numpy(component_ids.copy()),
-            "component_names": tuple(each.name for each in self.components),
-        }
 
     def _with_component_ids(self, block: BinBlock) -> BinBlock:
         """Returns a mixture's block with component ids; one without has only empty bins, whose component is -1."""
@@ -402,7 +407,7 @@ class BatchAssembler(RowFormat):
         return replace(block, component_ids=np.full(len(block), -1, dtype=np.int32))
 
     def _is_plain(self, block: BinBlock) -> bool:
-        """Returns whether each sequence comes whole and fills its room: then the source's lengths are not needed."""
+        """Whether each sequence comes whole and fills its room, so that the source's lengths are not needed."""
         return self._pieces.are_whole(block.first_tokens) and not self._leaves_out_last
 
     def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
@@ -412,12 +417,15 @@ class BatchAssembler(RowFormat):
 
     def _layout(self, block: BinBlock, content: Content) -> PackLayout:
         """Returns the layout of a block's bins as rows; a ValueError names a bin that holds too many tokens."""
+        lengths = content.lengths
+        if self._leaves_out_last:  # but a room has at least one token, the only one of its sequence
+            lengths = np.maximum(lengths - 1, 1)
         try:
             return PackLayout.of_rows(
                 content.rooms,
                 block.bin_ends,
                 self.max_seq_len,
-                lengths=np.maximum(content.lengths - 1, 1) if self._leaves_out_last else content.lengths,
+                lengths=lengths,
                 group_ids=block.group_ids,
                 shared_prefix=bool(self.shared_prefix),
             )
@@ -427,11 +435,3 @@ class BatchAssembler(RowFormat):
                 f"tokens, more than max_seq_len {self.max_seq_len}; use the max_seq_len that the dataset was prepared "
                 "with"
             ) from None
-
-
-def _component_names(mixture_keys: Mapping[str, Any]) -> list[str] | None:
-    """Returns the name of each sequence's component; None without a mixture."""
-    if not mixture_keys:
-        return None
-    names = mixture_keys["component_names"]
-    return [names[component] for component in mixture_keys["component_ids"].tolist()]

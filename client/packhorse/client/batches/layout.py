@@ -90,19 +90,20 @@ class PackLayout:
         Raises:
             OverfullRowError: a row holds more than `row_tokens`.
         """
+        # The comments' example: rooms [2, 1, 3] and row_ends [2, 3] of rows of 4 tokens.
         room_tokens = np.asarray(rooms, dtype=np.int64)
         ends = np.asarray(row_ends, dtype=np.int64)
-        rests = ends + np.arange(len(ends))  # index among the extents of each row's rest
+        rests = ends + np.arange(len(ends))  # index among the extents of each row's rest: [2, 4]
         is_room = np.ones(len(room_tokens) + len(ends), dtype=np.bool_)
         is_room[rests] = False
         extent_lengths = np.zeros(len(is_room), dtype=np.int64)
-        extent_lengths[is_room] = room_tokens
+        extent_lengths[is_room] = room_tokens  # [2, 1, 0, 3, 0]; the rests come below
         filled = extent_lengths.cumsum()[rests]
-        filled[1:] -= filled[:-1].copy()
+        filled[1:] -= filled[:-1].copy()  # tokens of each row's rooms: [3, 3]; np.diff takes several µs longer
         if (filled > row_tokens).any():
             row = int((filled > row_tokens).argmax())
             raise OverfullRowError(row, int(filled[row]), row_tokens)
-        extent_lengths[rests] = row_tokens - filled
+        extent_lengths[rests] = row_tokens - filled  # [2, 1, 1, 3, 1]
         extent_starts = extent_lengths.cumsum() - extent_lengths
         return cls(
             num_rows=len(ends),
@@ -137,7 +138,7 @@ class PackLayout:
         offsets = cu_seqlens.astype(np.int64)
         if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
             raise ValueError("cu_seqlens must be a 1-D array of ascending offsets that begins with 0")
-        return cls.of_rows(np.diff(offsets), np.array([len(offsets) - 1]), int(offsets[-1]))
+        return cls.of_rows(rooms=np.diff(offsets), row_ends=np.array([len(offsets) - 1]), row_tokens=int(offsets[-1]))
 
     def flattened(self, total_multiple_of: int = 1) -> "PackLayout":
         """Returns the same sequences end to end in one row; padding only makes its length a multiple.
@@ -161,6 +162,7 @@ class PackLayout:
             group_ids=self.group_ids,
             shared_prefix=self.shared_prefix,
         )
+        # Cached properties, whose values are known here.
         flat.cu_seqlens, flat.num_tokens, flat.max_seqlen = self.cu_seqlens, self.num_tokens, self.max_seqlen
         flat.extent_labels = np.arange(self.num_sequences + 1, dtype=np.int32)
         flat.padding_ranges = [(self.num_tokens, self.num_tokens + num_padding)] if num_padding else []
@@ -173,13 +175,14 @@ class PackLayout:
 
         Example:
             >>> layout = PackLayout.of_rows(rooms=[2, 1, 3], row_ends=[2, 3], row_tokens=4)
-            >>> [part.starts.tolist() for part in layout.split(1)]
+            >>> [each.starts.tolist() for each in layout.split(1)]
             [[0, 2], [0]]
 
         Args:
             num_rows: rows of each layout, at least 1.
         """
-        # First row and first sequence of each part, and the end of the last part; then the sizes of the parts.
+        # First row and first sequence of each layout, and the end of the last one; then their sizes. A layout's
+        # first extent is first sequence + first row, since every sequence has a room and every row a rest.
         rows = np.append(np.arange(0, self.num_rows, num_rows), self.num_rows)
         sequences = np.concatenate(([0], self.row_ends))[rows]
         sequence_counts, row_counts = np.diff(sequences), np.diff(rows)
@@ -193,16 +196,16 @@ class PackLayout:
         rest_starts, rest_ends = extent_starts[rests], extent_starts[rests] + self.extent_lengths[rests]
         rest_ranges = list(zip(rest_starts.tolist(), rest_ends.tolist(), strict=True))
 
-        parts = []
+        layouts = []
         for (first, last), (row, end_row) in zip(pairwise(sequences.tolist()), pairwise(rows.tolist()), strict=True):
             own_sequences, own_rows = slice(first, last), slice(row, end_row)
             own_extents = slice(first + row, last + end_row)
             rooms = self.rooms[own_sequences]
-            part = PackLayout(
+            layout = PackLayout(
                 num_rows=end_row - row,
                 row_tokens=self.row_tokens,
                 starts=starts[own_sequences],
-                lengths=rooms if self.lengths is self.rooms else self.lengths[own_sequences],
+                lengths=rooms if self.lengths is self.rooms else self.lengths[own_sequences],  # see _has_padded_rooms
                 rooms=rooms,
                 row_ends=row_ends[own_rows],
                 extent_starts=extent_starts[own_extents],
@@ -210,14 +213,15 @@ class PackLayout:
                 group_ids=None if self.group_ids is None else self.group_ids[own_sequences],
                 shared_prefix=self.shared_prefix,
             )
-            part.cu_seqlens = self.cu_seqlens[first : last + 1] - self.cu_seqlens[first]
-            part.num_tokens = int(part.cu_seqlens[-1])
-            part.max_seqlen = max(lengths[own_sequences], default=0)
-            part.extent_labels = self.extent_labels[own_extents]
+            # Cached properties, whose values follow from those of this layout.
+            layout.cu_seqlens = self.cu_seqlens[first : last + 1] - self.cu_seqlens[first]
+            layout.num_tokens = int(layout.cu_seqlens[-1])
+            layout.max_seqlen = max(lengths[own_sequences], default=0)
+            layout.extent_labels = self.extent_labels[own_extents]
             if not has_padded_rooms:
-                part.padding_ranges = [(start, end) for start, end in rest_ranges[own_rows] if start < end]
-            parts.append(part)
-        return parts
+                layout.padding_ranges = [(start, end) for start, end in rest_ranges[own_rows] if start < end]
+            layouts.append(layout)
+        return layouts
 
     @property
     def num_sequences(self) -> int:
@@ -259,6 +263,8 @@ class PackLayout:
         groups = self.group_ids
         if not self.shared_prefix or groups is None or not self.num_sequences:
             return np.full(self.num_sequences, -1, dtype=np.int64)
+        # A sequence without a group counts as one of its own. A row's first sequence always begins a group.
+        # In one row, groups [7, 7, -1, -1, 9] begin at the sequences [0, 2, 3, 4].
         begins_group = np.ones(self.num_sequences, dtype=np.bool_)
         begins_group[1:] = (groups[1:] != groups[:-1]) | (groups[1:] < 0)
         begins_group[self.row_ends[self.row_ends < self.num_sequences]] = True
@@ -281,7 +287,7 @@ class PackLayout:
     @cached_property
     def extent_labels(self) -> NDArray[np.int32]:
         """Number of every extent in its row: 0, 1, 2, … for rooms, then the rest of the row: int32 [n + B]."""
-        ends = self.row_ends + np.arange(1, self.num_rows + 1)
+        ends = self.row_ends + np.arange(1, self.num_rows + 1)  # of each row's extents, among all
         firsts = np.zeros(self.num_rows, dtype=np.int32)
         firsts[1:] = ends[:-1]
         labels = np.arange(len(self.extent_starts), dtype=np.int32)
@@ -291,6 +297,7 @@ class PackLayout:
     @cached_property
     def padding_ranges(self) -> list[tuple[int, int]]:
         """Half-open ranges of the T tokens that are padding, in rooms or after them: ascending, none of them empty."""
+        # Range i is from the end of sequence i − 1 (or token 0) to the start of sequence i (or the last row's end).
         begins, ends = np.zeros((2, len(self.starts) + 1), dtype=np.int64)
         np.add(self.starts, self.lengths, out=begins[1:])
         ends[:-1] = self.starts
@@ -311,8 +318,8 @@ class PackLayout:
 
     def _label_padding_in_rooms(self, labels: NDArray[np.int32]) -> None:
         """Writes the label of each padded room's padding, the numbers after those of its row's extents: int32 [T]."""
-        padded = np.flatnonzero(self._is_padded_room)
-        rows = np.searchsorted(self.row_ends, padded, side="right")
+        padded = np.flatnonzero(self._is_padded_room)  # indices of the sequences whose rooms are padded
+        rows = np.searchsorted(self.row_ends, padded, side="right")  # the row of each
         num_padded_before_row = np.searchsorted(padded, np.concatenate(([0], self.row_ends[:-1])))
         num_sequences_of_row = np.diff(self.row_ends, prepend=0)
         numbers = num_sequences_of_row[rows] + 1 + np.arange(len(padded)) - num_padded_before_row[rows]
@@ -322,7 +329,7 @@ class PackLayout:
 
     @property
     def _has_padded_rooms(self) -> bool:
-        """Whether any room holds padding."""
+        """Whether any room holds padding. If every room is full, `lengths` and `rooms` are mostly one array."""
         return self.lengths is not self.rooms and bool(self._is_padded_room.any())
 
     @cached_property
@@ -409,7 +416,7 @@ def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
     arrays: dict[int, Any] = {}
 
     def with_array(value: Any) -> Any:
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple):  # no field of these dataclasses is a tuple itself
             return value
         if id(value) not in arrays:
             dtype, content, *shape = value

@@ -16,7 +16,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from packhorse.client.batches.layout import PackLayout, restored
 from packhorse.client.batches.media import MediaLayout
 from packhorse.client.batches.summary import summarize
-from packhorse.client.batches.tensor_memory import map_tensors, room_bytes, view_at
+from packhorse.client.batches.tensor_memory import aligned_bytes, map_tensors, view_at
 from packhorse.shelf import from_shelf
 
 _View = tuple[str, torch.dtype, torch.Size, int]
@@ -70,7 +70,7 @@ class Batch(dict[str, Any]):
         return type(self)(self)
 
     def __reduce__(self) -> tuple[Callable[..., "Batch"], tuple[Any, ...]]:
-        """Pickles all CPU tensors as one block of memory, shared if this is a dataloader worker.
+        """Pickles all CPU tensors as one block of memory, shared if this is a dataloader worker; `_open` reads it.
 
         The receiver's tensors are views of it. PyTorch would send every tensor of a worker by its own file descriptor,
         which costs the trainer more time than all tokens together.
@@ -81,7 +81,7 @@ class Batch(dict[str, Any]):
         for name, value in self.items():
             if is_view[name]:
                 views.append((name, value.dtype, value.shape, num_bytes))
-                num_bytes += room_bytes(value)
+                num_bytes += aligned_bytes(value)
         memory = torch.empty(num_bytes, dtype=torch.uint8)
         if num_bytes and get_worker_info() is not None:
             memory = memory.share_memory_()  # type: ignore[no-untyped-call]
@@ -187,7 +187,10 @@ def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> b
 
 
 def _open(kind: type[Batch], memory: torch.Tensor, views: list[_View], rest: dict[str, Any]) -> Batch:
-    """Makes a batch of what `Batch.__reduce__` returned; its tensors are views of `memory`."""
+    """Makes a batch of what `Batch.__reduce__` returned; its tensors are views of `memory`.
+
+    Saved files name this function, so it keeps its name.
+    """
     batch = kind(rest)
     for name, dtype, shape, start in views:
         batch[name] = view_at(memory, dtype, shape, start)
@@ -207,7 +210,10 @@ def _collate(batches: list[Batch], **options: Any) -> Batch:
 
 
 _NAME_OF_EARLIER_FILES = "packhorse.client.batches.saved.restored"
+"""The name of `restored` in files that were saved when it was in another module."""
+
+# What `torch.load` with `weights_only=True` may call to read a batch.
 torch.serialization.add_safe_globals(
     [Batch, PackedBatch, PackLayout, MediaLayout, restored, _open, (restored, _NAME_OF_EARLIER_FILES)]
 )
-default_collate_fn_map[Batch] = _collate
+default_collate_fn_map[Batch] = _collate  # what a DataLoader with a batch_size does with rows of this class

@@ -76,7 +76,7 @@ class Separators:
 
         They need a plan with 2 extra tokens.
         """
-        check_token_id("bos_token_id", bos_token_id)
+        check_token_id("bos_token_id", bos_token_id)  # unlike a field, neither may be None here
         check_token_id("eos_token_id", eos_token_id)
         return cls(bos_token_id=bos_token_id, eos_token_id=eos_token_id)
 
@@ -172,7 +172,7 @@ class RowFormat:
     separators: Separators = field(default_factory=Separators)
     """Special tokens put around each sequence; the plan must have kept `extra_tokens` for them."""
     pad_token_id: int = 0
-    """Token that fills a bin's free end, in [0, 2^31). Attention and loss ignore it."""
+    """Token that fills what sequences leave free in rows and rooms, in [0, 2^31). Attention and loss ignore it."""
     flatten: bool | None = None
     """Whether a batch's sequences come end to end in one row without padding; a batch without any sequence is one token
     of padding. None: as the preset says, else False."""
@@ -201,14 +201,14 @@ class RowFormat:
         elif self.shared_prefix not in (True, False):
             raise ValueError(f"shared_prefix must be True, False or 'tree', got {quoted(self.shared_prefix)}")
         for name in ("flatten", "shift_labels", "continue_positions"):
-            if getattr(self, name) not in (None, True, False):
+            if getattr(self, name) not in (None, True, False):  # None leaves it to the preset, or is False
                 raise ValueError(f"{name} must be True or False, got {quoted(getattr(self, name))}")
         check_total_multiple_of(self.total_multiple_of)
         if self.media is not None:
             self._check_media(self.media)
 
     def _check_trees(self) -> None:
-        """Refuses options that trees do not have."""
+        """Refuses options that trees do not have, if they differ from their defaults."""
         if self.shift_labels is False:
             raise ValueError("labels of a tree are for the next token; leave out shift_labels")
         refused = {each.name: each.default for each in fields(RowFormat) if each.name not in _FIELDS_FOR_TREES}
@@ -217,7 +217,7 @@ class RowFormat:
             raise ValueError(f"shared_prefix='tree' goes without {', '.join(names)} and {last}; leave them out")
 
     def _check_media(self, media: Media) -> None:
-        """Refuses other special tokens that equal the image token, and options that change positions."""
+        """Refuses what is no Media, special tokens that equal the image token, and options that change positions."""
         if not isinstance(media, Media):
             raise ValueError(f"media must be Media, such as media_of(model.config, load), got {quoted(media)}")
         others = {"pad_token_id": self.pad_token_id}

@@ -1,6 +1,6 @@
 """The tensors of a batch, one by one or side by side in one block of memory.
 
-Owns going through them (`map_tensors`), and where each lies in memory that several share (`room_bytes`, `view_at`).
+Owns going through them (`map_tensors`), and where each lies in memory that several share (`aligned_bytes`, `view_at`).
 Leaves the batch and its pickling to `packed_batch`, and the tensors that a batch is assembled in to `buffers`.
 """
 
@@ -31,9 +31,10 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
     return value
 
 
-def room_bytes(tensor: torch.Tensor) -> int:
+def aligned_bytes(tensor: torch.Tensor) -> int:
     """Returns the bytes that a tensor takes in memory that several tensors share, rounded up to the alignment."""
-    return -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    num_units = -(-tensor.nbytes // _ALIGNMENT_BYTES)  # rounded up
+    return num_units * _ALIGNMENT_BYTES
 
 
 def view_at(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size, start: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from packhorse.client.batches.tensor_memory import map_tensors, room_bytes, view_at
+from packhorse.client.batches.tensor_memory import aligned_bytes, map_tensors, view_at
 
 _Batch = TypeVar("_Batch")
 
@@ -17,7 +17,7 @@ _Batch = TypeVar("_Batch")
 def bytes_of(batch: Any, device: torch.device) -> torch.Tensor:
     """Returns the values of all tensors of a batch, one after the other: uint8 [bytes], on the device."""
     tensors = _tensors_of(batch)
-    data = torch.empty(sum(map(room_bytes, tensors)), dtype=torch.uint8, device=device)
+    data = torch.empty(sum(map(aligned_bytes, tensors)), dtype=torch.uint8, device=device)
     for tensor, room in zip(tensors, _rooms(data, tensors), strict=True):
         room.copy_(tensor)
     return data
@@ -53,4 +53,4 @@ def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Te
     begin = 0
     for tensor in tensors:
         yield view_at(data, tensor.dtype, tensor.shape, begin)
-        begin += room_bytes(tensor)
+        begin += aligned_bytes(tensor)
