@@ -135,7 +135,7 @@ class Server:
     def __post_init__(self) -> None:
         if isinstance(self.target, str):
             if not self.target.startswith(PREFIX):
-                hosts_of(self.target)
+                hosts_of(self.target)  # raises an error for what is no address
         elif not isinstance(self.target, MemoryDatasets) and not callable(self.target):
             raise ValueError(
                 parameter("target") + " must be what `connect` takes, or a function that returns a Client; got "
@@ -143,7 +143,7 @@ class Server:
             )
         if self.access is not None and not isinstance(self.access, Access):
             raise ValueError(f"access must be an Access, e.g. Access(ca='ca.pem'), got {quoted(self.access)}")
-        policy_of(self.timeout_seconds, self.retry)
+        policy_of(self.timeout_seconds, self.retry)  # raises an error for a value out of range
         if callable(self.target) and (self.timeout_seconds, self.retry, self.access) != (None, None, None):
             raise ValueError(
                 parameter("timeout_seconds")
@@ -159,7 +159,7 @@ class Server:
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuses a function that cannot be pickled, with a message that says what to do."""
-        if callable(self.target) and not isinstance(self.target, MemoryDatasets):
+        if callable(self.target):
             try:
                 pickle.dumps(self.target)
             except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -176,8 +176,12 @@ class Server:
         return open_client(self.target, self.access or NO_ACCESS, policy_of(self.timeout_seconds, self.retry))
 
     def ask(self, question: Callable[[], _Answer]) -> _Answer:
-        """Returns the result of `question`; asks servers in a child process, so that this process may fork workers."""
-        if isinstance(self.target, MemoryDatasets) or str(self.target).startswith(PREFIX):
+        """Returns the result of `question`; asks servers in a child process, so that this process may fork workers.
+
+        A function as target may connect to a server, so it is asked in a child process too.
+        """
+        is_embedded = isinstance(self.target, str) and self.target.startswith(PREFIX)
+        if is_embedded or isinstance(self.target, MemoryDatasets):
             return question()
         policy = policy_of(self.timeout_seconds, self.retry)
         return ask_in_child(question, timeout_seconds=policy.deadline_seconds + _CHILD_SECONDS)

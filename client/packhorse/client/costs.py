@@ -3,7 +3,7 @@
 from typing import Any
 
 NO_QUADRATIC_PART = 1 << 31
-"""`cost_linear` of a model without full attention: so large that L² is negligible next to cost_linear · L."""
+"""`cost_linear` of a model without layers of full attention: so large that L² is negligible next to cost_linear · L."""
 
 
 def cost_linear_of(model_or_config: Any) -> int:
@@ -45,7 +45,7 @@ def cost_linear_of(model_or_config: Any) -> int:
     pair_flops = 2 * heads * (_query_size(config, head_size) + _value_size(config, head_size))  # in one layer
     num_weights = layers * _attention_weights(config, hidden, heads, kv_heads, head_size)
     num_weights += _feed_forward_weights(config, hidden, layers)
-    num_weights += hidden * (_optional(config, "vocab_size") or 0)
+    num_weights += hidden * (_optional(config, "vocab_size") or 0)  # the output; looking up an embedding costs nothing
     num_sliding, window_tokens = _sliding_layers(config, layers)
     num_full = layers - num_sliding
     if num_full == 0:
@@ -75,11 +75,12 @@ def _feed_forward_weights(config: Any, hidden: int, layers: int) -> int:
     visited = _optional(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
     if not experts or not visited:
         return layers * dense
-    size = _optional(config, "moe_intermediate_size") or _field(config, "intermediate_size")
-    shared = _optional(config, "n_shared_experts") or 0
-    of_shared = _optional(config, "shared_expert_intermediate_size") or shared * size
-    sparse = hidden * (visited * size + of_shared) * _num_matrices(config) + hidden * experts
-    num_dense = min(_optional(config, "first_k_dense_replace") or 0, layers)
+    expert_size = _optional(config, "moe_intermediate_size") or _field(config, "intermediate_size")
+    num_shared = _optional(config, "n_shared_experts") or 0
+    shared_size = _optional(config, "shared_expert_intermediate_size") or num_shared * expert_size
+    router = hidden * experts
+    sparse = hidden * (visited * expert_size + shared_size) * _num_matrices(config) + router
+    num_dense = min(_optional(config, "first_k_dense_replace") or 0, layers)  # the first layers, which have no experts
     return num_dense * dense + (layers - num_dense) * sparse
 
 
@@ -91,22 +92,24 @@ def _num_matrices(config: Any) -> int:
 
 
 def _query_size(config: Any, head_size: int) -> int:
+    """Returns the size of a head's queries and keys, which multi-head latent attention composes of two parts."""
     unrotated = _optional(config, "qk_nope_head_dim")
     return head_size if unrotated is None else unrotated + _field(config, "qk_rope_head_dim")
 
 
 def _value_size(config: Any, head_size: int) -> int:
+    """Returns the size of a head's values."""
     return _optional(config, "v_head_dim") or head_size
 
 
 def _sliding_layers(config: Any, layers: int) -> tuple[int, int]:
     """Returns (number of layers with a sliding window, tokens in the window)."""
     window = _optional(config, "sliding_window")
-    if not window or getattr(config, "use_sliding_window", True) is False:
+    if not window or getattr(config, "use_sliding_window", True) is False:  # Qwen2 gives a window that it does not use
         return 0, 0
     kinds = getattr(config, "layer_types", None)
-    sliding = layers if kinds is None else sum(kind == "sliding_attention" for kind in kinds)
-    return sliding, int(window)
+    num_sliding = layers if kinds is None else sum(kind == "sliding_attention" for kind in kinds)
+    return num_sliding, int(window)
 
 
 def _optional(config: Any, *names: str) -> Any:

@@ -1,7 +1,7 @@
 """Every exception of the client, and the one table from a service's reason to its exception.
 
-Leaves texts that many of them share to `error_texts`, gRPC's own errors to `transport/grpc_errors`, and trying again to
-`transport/retries`.
+Owns also how a server's message names a field (`named_field`). Leaves texts that many of them share to `error_texts`,
+gRPC's own errors to `transport/grpc_errors`, and trying again to `transport/retries`.
 
 PackhorseError
 ├── InvalidRequestError (a ValueError)   a field is missing or out of range
@@ -165,7 +165,7 @@ def named_field(message: str, metadata: Mapping[str, str]) -> str:
     return parameter(field) + message.removeprefix(field) if field and message.startswith(field) else message
 
 
-EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
+EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {  # by the number of an ErrorReason
     pb.ERROR_REASON_INVALID_FIELD: InvalidRequestError,
     pb.ERROR_REASON_DATASET_NOT_FOUND: DatasetNotFoundError,
     pb.ERROR_REASON_DATASET_CORRUPT: DatasetCorruptError,
@@ -182,4 +182,4 @@ EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
     pb.ERROR_REASON_TOKENS_NOT_SERVED: TokensNotServedError,
     pb.ERROR_REASON_INTERNAL: ServerFaultError,
 }
-"""A service's reason → the client's exception. Every reason is here."""
+"""A service's reason → the client's exception. Every reason is here, except that there is none (UNSPECIFIED)."""

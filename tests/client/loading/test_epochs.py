@@ -1,5 +1,6 @@
 """Epoch after epoch, and on from a cursor: the loops that one writes, README's first of all."""
 
+import inspect
 import re
 from collections import Counter
 from dataclasses import replace
@@ -135,8 +136,10 @@ def test_epochs_are_whole_and_a_cursor_goes_on_in_its_own(make, kind, every_id):
             seen[epoch] += ids_of([batch])
     assert came == [1, 2]
     assert list(seen.values()) == [every_id] * NUM_EPOCHS
-    with pytest.warns(UserWarning, match=r"epochs\(3\) goes up to epoch 2, and epoch 3 is the next"):
+    with pytest.warns(UserWarning, match=r"epochs\(3\) goes up to epoch 2, and epoch 3 is the next") as caught:
         assert list(data.epochs(NUM_EPOCHS)) == []
+    line_of_loop = inspect.currentframe().f_lineno - 1
+    assert (caught[0].filename, caught[0].lineno) == (__file__, line_of_loop)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -44,7 +44,7 @@ class BatchMaker:
         self.tokens = TokensFromServer() if tokens is None else as_token_source(tokens)
         self.loss_mask = _chosen_loss_mask(self.tokens, form.loss_mask)
         self._assembler: BatchAssembler | None = None
-        self._last_checked = ("", 0)
+        self._last_checked = ("", 0)  # no tokens have these
         """Fingerprint and number of sequences of the tokens that were checked last."""
         self._needs_groups = False
         """Whether bins must have groups, for `shared_prefix`."""
@@ -76,22 +76,23 @@ class BatchMaker:
         """
         self._check_prefixes(plan, as_sent=as_sent)
         self.tokens = _for_plan(self.tokens, plan)
-        self._check_tokens(plan)
+        self._check_tokens_once(plan)
         if self.loss_mask is not None:
             self.loss_mask = _for_plan(self.loss_mask, plan)
         pieces = PieceRule.of(plan)
-        names = [component.name for component in plan.components]
+        components = zip(plan.components, pieces.longest_of_components, strict=True)
         self._assembler = BatchAssembler(
             plan.max_seq_len,
             truncate=pieces.longest is not None,
             align=plan.align,
             extra_tokens=plan.extra_tokens,
-            components=tuple(map(MixedComponent, names, pieces.longest_of_components)),
+            components=tuple(MixedComponent(component.name, longest) for component, longest in components),
             context_rule=plan.context_rule,
             shares_prefixes=plan.shares_prefixes and not as_sent,
             pin_memory=pin_memory,
             **self.form.rows(),
         )
+        # Trees need no groups, and of a mixture some components may have none.
         self._needs_groups = self.form.shared_prefix is True and not plan.components
         self._rows_per_bin = self._short_bins(plan)
 
@@ -120,14 +121,14 @@ class BatchMaker:
         rows_per_bin = np.array([component.rows_per_bin for component in plan.components], dtype=np.int64)
         return rows_per_bin if (rows_per_bin > 1).any() else None
 
-    def _check_tokens(self, plan: StreamHeader) -> None:
-        """Checks once that the tokens are those that a plan was made from, if that is quick to see."""
+    def _check_tokens_once(self, plan: StreamHeader) -> None:
+        """Checks that the tokens are those that a plan was made from, if that is quick and not yet done."""
         recorded = (plan.tokens_fingerprint, plan.tokens_sequences)
         if not plan.tokens_fingerprint or recorded == self._last_checked:
             return
         if plan.id_column or self.wants_tokens:
             return  # with an id column, ids are not rows; tokens that come with the bins are the dataset's own
-        if self.tokens.knows_lengths:  # else the 64 reads of the check would take seconds
+        if self.tokens.knows_lengths:  # else the check, which compares some of the lengths, would take seconds
             check_tokens(self.tokens, *recorded)
             self._last_checked = recorded
 
@@ -141,8 +142,8 @@ class BatchMaker:
         """Yields a batch for each `batch_size` bins; see `BatchAssembler.assemble_steps`."""
         assert self._assembler is not None
         self._check_groups(bins)
-        parts = [(1, bins)] if self._rows_per_bin is None else in_rows(bins, self._rows_per_bin, batch_size)
-        for num_rows, rows in parts:
+        in_each_bin = [(1, bins)] if self._rows_per_bin is None else in_rows(bins, self._rows_per_bin, batch_size)
+        for num_rows, rows in in_each_bin:
             assembler = replace(self._assembler, max_seq_len=self._assembler.max_seq_len // num_rows)
             yield from assembler.assemble_steps(
                 rows, self.tokens, batch_size=batch_size * num_rows, loss_mask=self.loss_mask
@@ -156,8 +157,8 @@ class BatchMaker:
             if stream.header.digest != digest:  # the stream was reopened, and meanwhile the mixture got another stage
                 digest = stream.header.digest
                 self._prepare_for(stream, pin_memory)
-            end = 0
-            for stretch, steps in stream.topology.by_stretch(block.steps):
+            end = 0  # of the bins of the block that are in batches
+            for stretch, steps in stream.topology.by_stretch(block.steps):  # steps of one batch size
                 begin, end = end, end + len(steps) * stretch.batch_size
                 batches = self.assemble_steps(block.slice(begin, end), stretch.batch_size)
                 yield from zip(steps, map(self.convert, batches), strict=True)

@@ -56,9 +56,9 @@ class Progress:
         self._shared = SharedProgress()
         self.digests = WorkerDigests(self._shared)
         self._own: Resume | None = None  # where only this worker begins, as a StatefulDataLoader's state says
-        self._last: _Recorded | None = None
+        self._last: _Recorded | None = None  # this process's last batch; None before the first
         self._num_iterations = 0  # of this process; only the last one may continue
-        self._pid = os.getpid()
+        self._main_pid = os.getpid()  # in a worker's copy, too
         self.choose(Resume(epoch=epoch))
         _OF_MAIN_PROCESS.add(self)
 
@@ -69,13 +69,13 @@ class Progress:
 
     def exit(self) -> None:
         """Tells workers that the main process ends; does nothing in other processes."""
-        if os.getpid() == self._pid:
+        if os.getpid() == self._main_pid:
             self._shared.exit()
 
     @property
     def next(self) -> Resume:
         """Where the next iteration of this process begins."""
-        return self._own or self._shared.resume
+        return self._shared.resume if self._own is None else self._own
 
     @property
     def choice(self) -> int:
@@ -174,14 +174,16 @@ class Progress:
         self._num_iterations += 1
         number = self._num_iterations
         choice, iteration = self.choice, self._shared.iteration
-        is_first_worker = info is None or info.id == 0
-        if is_first_worker and self._own is None and self._shared.has_ended:
+        # One process speaks for a loader: the only worker, worker 0, or this process if there are no workers.
+        is_speaker = info is None or info.id == 0
+        # A state of its own says where this worker begins, so it needs no choice.
+        if is_speaker and self._own is None and self._shared.has_ended:
             raise ValueError(
                 f"epoch {self.next.epoch} is finished, and the next epoch is not chosen; loop with "
                 "`for epoch in dataset.epochs(num_epochs)`, or call dataset.set_epoch before you iterate the "
                 "DataLoader again, with the same epoch for the same batches, as in validation"
             )
-        digest = ""
+        digest = ""  # of the dataset; empty until the first step
         num_batches = 0
         for step in steps:
             if number != self._num_iterations:
@@ -196,8 +198,8 @@ class Progress:
                 yield step.batch
         if info is None:
             self.finish(choice, digest)
-        elif is_first_worker and num_batches:
-            self._shared.end(iteration)  # one worker says so for all
+        elif is_speaker and num_batches:  # an iteration without a batch, as after a cursor at the end, does not count
+            self._shared.end(iteration)
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields the remaining epochs, and chooses each before it yields it; see `PackedDataset.epochs`."""
@@ -208,9 +210,10 @@ class Progress:
             )
             if not current.is_resumed:
                 raise ValueError(f"{done}, and set_epoch begins any epoch again")
-            warnings.warn(f"{done}: the cursor's training is complete, and nothing is left of it", stacklevel=3)
+            # This is a generator, so its caller is the user's loop, at whose line the warning is shown.
+            warnings.warn(f"{done}: the cursor's training is complete, and nothing is left of it", stacklevel=2)
         while (epoch := self._shared.resume.epoch) < num_epochs:
-            self.choose(self._shared.resume)
+            self.choose(self._shared.resume)  # the same again, under a number of its own
             choice = self.choice
             yield epoch
             if self.choice == choice:  # else the loop's body chose an epoch, or reached the end of this one

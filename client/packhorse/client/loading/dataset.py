@@ -219,15 +219,17 @@ class PackedDataset(IterableDataset[Batch]):
                 cursor = cursor_after(step, stream.topology.steps_into_optimizer_step(step, stream.header.num_bins))
                 steps_ahead = worker.num_workers - 1  # the other workers' steps come before this one's next
                 state = as_worker_state(cursor, steps_ahead, worker.num_workers, facts)
-                if is_one_of_many:
+                if is_one_of_many:  # the state is this worker's own; the batch's cursor would be taken for all workers'
                     cursor = cursor | {"position": NO_POSITION}
                 yield Step(state, type(batch)(batch, cursor=cursor))
-            state = as_worker_state(cursor_after(stream.header.num_steps - 1, 0), 0, worker.num_workers, facts)
-            yield Step(state | {"finished": True}, None)
+            end = cursor_after(stream.header.num_steps - 1, steps_into=0)
+            state = as_worker_state(end, steps_ahead=0, num_workers=worker.num_workers, facts=facts)
+            yield Step(state | {"finished": True}, batch=None)
 
     def _count_steps(self, resume: Resume) -> int:
-        """Returns the number of a rank's steps from `resume` on, from the header of a stream."""
-        with self._server.open() as client, self._stream(client, resume, Worker(0, 1)) as stream:
+        """Returns the number of a rank's steps from `resume` on, from the header of a stream of one worker."""
+        only_worker = Worker(number=0, num_workers=1)
+        with self._server.open() as client, self._stream(client, resume, only_worker) as stream:
             self.run.check_skips(resume.epoch, stream.header)
             self.progress.digests.bind(resume.digest or stream.header.digest)
             return stream.header.num_steps - resume.first_step
@@ -270,13 +272,14 @@ def _loader_topology(
     if batch_size is None and topology is None:
         raise ValueError("batch_size is missing: bins in a batch, for each rank")
     topology = topology or Topology()
-    if topology.world_size not in (1, world_size):
+    if topology.world_size not in (1, world_size):  # 1 is the default: it is not given
         raise ValueError(
             f"topology has world_size {topology.world_size}, and this process is one of {world_size} data-parallel "
             "ranks; leave world_size out, or give rank=(rank, world_size)"
         )
+    default = Topology()
     for name, instead in (("workers_per_rank", "num_workers of the loader"), ("start_position", "load_state_dict")):
-        if getattr(topology, name) != getattr(Topology(), name):
+        if getattr(topology, name) != getattr(default, name):
             raise ValueError(f"{name} of a loader's topology cannot be set; use {instead}")
     size = None if batch_size is None else checked_integer("batch_size", batch_size, 1)
     topology = replace(with_arguments(topology, batch_size=size, balance=balance), world_size=world_size)

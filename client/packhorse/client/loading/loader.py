@@ -60,7 +60,8 @@ class PackedDataLoader:
         options: workers, device, and how many batches are made ahead.
 
     Raises:
-        ValueError: the device does not exist.
+        ValueError: the device is not like "cuda:0" or "cpu", or `peers` are not a process group with this process, or a
+            mesh's dimension.
     """
 
     def __init__(self, dataset: PackedDataset, options: LoaderOptions | None = None) -> None:
@@ -113,7 +114,8 @@ class PackedDataLoader:
         progress, digest = self.dataset.progress, ""
         progress.restart()
         choice = progress.choice  # a later one, made while this iteration goes on, is not changed by its end
-        for batch in self._own_batches() if self._peers is None else self._shared_batches(self._peers):
+        batches = self._own_batches() if self._peers is None else self._shared_batches(self._peers)
+        for batch in batches:
             progress.record(choice, batch["cursor"])
             digest = batch["cursor"]["digest"]
             yield batch
@@ -262,6 +264,7 @@ def create_packed_dataloader(
 
 
 def _check_device(device: torch.device | str | None) -> None:
+    """Raises a ValueError for what names no device. Whether it exists shows when the first batch is copied to it."""
     try:
         torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:

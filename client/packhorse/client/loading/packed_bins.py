@@ -38,6 +38,7 @@ from packhorse.topology import Topology, checked_integer
 
 _ONE_BIN = Topology()
 """One rank with one bin in a step: rows have no other topology."""
+# A block without bins, which `padded` fills with empty ones.
 _NO_BINS = BinBlock(
     ids=np.zeros(0, dtype=np.int64),
     lengths=np.zeros(0, dtype=np.int32),
@@ -107,8 +108,8 @@ class PackedBins(Dataset[dict[str, Any]]):
         preset: name of a preset, or a Preset. With one that joins the bins of a batch into one row, use
             `collate_fn=bins.collate`.
         num_epochs: number of epochs in the indices, each in its own order, for loaders without `set_epoch` (Grain):
-            with N bins, index N is position 0 of the next epoch. The epoch of index 0 is the first of them, also after
-            a cursor.
+            with N rows in the first epoch, index N is position 0 of the next. The epoch of index 0 is the first, also
+            after a cursor.
         num_bins_multiple_of: empty bins, all padding, fill each epoch up to a multiple of this number of rows.
         batch: how a row, or `collate`'s batch, looks.
         output: "torch" for tensors; "numpy" for plain dicts of arrays, for Grain and JAX.
@@ -186,13 +187,15 @@ class PackedBins(Dataset[dict[str, Any]]):
             IndexError: there are fewer rows.
             ValueError: `num_rows` is not an integer of at least 0.
         """
-        if not checked_integer("num_rows", num_rows, 0):
+        num_rows = checked_integer("num_rows", num_rows, 0)
+        indices = self._current_indices()
+        if num_rows == 0:
             resume = self._progress.next
-            epoch, position, digest = resume.epoch, resume.position, self._current_indices().headers[0].digest
+            epoch, position, digest = resume.epoch, resume.position, indices.headers[0].digest
         else:
-            address = self._current_indices().find(num_rows - 1)
-            epoch, digest = address.epoch, address.header.digest
-            position = min(address.position + 1, address.header.num_bins)
+            last = indices.find(num_rows - 1)
+            epoch, digest = last.epoch, last.header.digest
+            position = min(last.position + 1, last.header.num_bins)  # empty bins at an epoch's end have no position
         return Cursor(digest=digest, seed=self.run.seed, epoch=epoch, position=position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -222,8 +225,8 @@ class PackedBins(Dataset[dict[str, Any]]):
             ValueError: the preset or the format makes whole batches, not rows.
         """
         indices = self._current_indices()
-        from_start = indices.from_start(as_index(index))
-        return self._opened().reader.rows(indices).row(from_start)
+        index_from_start = indices.from_start(as_index(index))
+        return self._opened().reader.rows(indices).row(index_from_start)
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> "Rows":
         """Returns many rows by one request. A DataLoader calls this for a batch.
@@ -296,16 +299,19 @@ class PackedBins(Dataset[dict[str, Any]]):
             return self._maker.assemble(bins)
 
     def _bins(self, addresses: Sequence[BinAddress]) -> BinBlock:
-        """Returns the bins at some addresses: by one request, or by one for each epoch if they are in several."""
-        parts = []
-        for (epoch, is_empty), group in groupby(addresses, key=lambda address: (address.epoch, address.is_empty)):
-            adjacent = list(group)
+        """Returns the bins at some addresses, in their order: by one request if they are in one epoch.
+
+        Adjacent addresses in one epoch are one request; an epoch's empty bins are not requested.
+        """
+        blocks = []
+        for (epoch, is_empty), run in groupby(addresses, key=lambda address: (address.epoch, address.is_empty)):
+            adjacent = list(run)
             if is_empty:
-                parts.append(_NO_BINS.padded(len(adjacent)))
+                blocks.append(_NO_BINS.padded(len(adjacent)))
             else:
                 read_ahead = self._opened().reader.bins_of_epoch(epoch, adjacent[0].header)
-                parts.append(read_ahead.bins([address.position for address in adjacent]))
-        return joined(parts or [_NO_BINS])
+                blocks.append(read_ahead.bins([address.position for address in adjacent]))
+        return joined(blocks or [_NO_BINS])
 
     def _current_indices(self) -> Indices:
         """Returns the meaning of indices; made again after another epoch or cursor was chosen."""

@@ -35,7 +35,8 @@ class Peers:
 
     Example:
         >>> peers = Peers.of(mesh["tp"])  # doctest: +SKIP
-        >>> for batch in peers.share(make_batches() if peers.is_first else None):  # doctest: +SKIP
+        >>> own = make_batches() if peers.is_first else None  # doctest: +SKIP
+        >>> for batch in peers.share(own, torch.device("cuda")):  # doctest: +SKIP
         ...     train(batch)
 
     Args:
@@ -111,20 +112,20 @@ class Peers:
             try:
                 batch = next(batches)
             except StopIteration:
-                self._exchange(_Announcement())
+                self._exchange(_Announcement())  # neither a batch nor an error: the epoch's end
                 return
             except Exception as error:
                 self._exchange(_Announcement(error=f"{type(error).__name__}: {error}"))
                 raise
             data = bytes_of(batch, self._device)
-            self._exchange(_Announcement(outline_of(batch), len(data)))
+            self._exchange(_Announcement(outline=outline_of(batch), num_bytes=len(data)))
             broadcast(data, self._group, self._first_rank)
             yield batch
 
     def _received(self, device: torch.device) -> Iterator[Any]:
         """Yields the batches that the first rank sends, until its epoch ends."""
         while True:
-            announced = self._exchange(None)
+            announced = self._exchange(sent=None)
             if announced.error:
                 raise RuntimeError(
                     f"the first of this rank's peers, which reads for all of them, failed: {announced.error}"
@@ -137,7 +138,7 @@ class Peers:
 
     def _exchange(self, sent: _Announcement | None) -> _Announcement:
         """Sends the message about the next batch, or receives it if `sent` is None; returns it."""
-        messages: list[Any] = [sent]
+        messages: list[Any] = [sent]  # on the others, it is replaced by what the first rank sent
         dist.broadcast_object_list(messages, self._first_rank, group=self._group, device=self._device)
         announced: _Announcement = messages[0]
         return announced

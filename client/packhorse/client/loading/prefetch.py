@@ -20,7 +20,7 @@ _Batch = TypeVar("_Batch")
 _LOOK_UP_SECONDS = 1.0
 """The longest wait for a batch before signals such as Ctrl-C are handled."""
 _STOP_SECONDS = 5.0
-"""How long `stop` waits for a source that is making a batch."""
+"""How long `_Lookahead.stop` waits for a source that is making a batch."""
 
 
 class DevicePrefetcher(Generic[_Batch]):
@@ -135,7 +135,7 @@ class _Lookahead(Generic[_Batch]):
         """Ends the iteration and its thread; waits at most _STOP_SECONDS for a source that is making a batch."""
         self._ready.put(_End(RuntimeError("this iteration was ended by another, or by close()")))
         self._is_stopped = True
-        self._free.release()
+        self._free.release()  # the thread may be waiting for room; it then sees that it is stopped
         atexit.unregister(self.stop)
         self.join(_STOP_SECONDS)
 

@@ -107,14 +107,16 @@ def _sign_of_model_parallelism() -> str:
         if os.environ.get(name, "").isdecimal() and int(os.environ[name]) > 1:
             return f"{name}={os.environ[name]} divides the model over ranks"
     if (megatron := megatron_state()) is not None:
-        share = global_rank()[1] // megatron.get_data_parallel_world_size()
-        if share > 1:
-            return f"Megatron divides the model over {share} ranks"
-    if (share := _accelerate_share()) > 1:
-        return f"accelerate's ParallelismConfig divides the model over {share} ranks"
+        _, num_ranks = global_rank()
+        ranks_of_model = num_ranks // megatron.get_data_parallel_world_size()
+        if ranks_of_model > 1:
+            return f"Megatron divides the model over {ranks_of_model} ranks"
+    if (ranks_of_model := _ranks_of_model_in_accelerate()) > 1:
+        return f"accelerate's ParallelismConfig divides the model over {ranks_of_model} ranks"
     if has_process_group():
         from torch.distributed import distributed_c10d
 
+        # PyTorch lists its process groups only in private fields, which another version may lack.
         for group, ranks in getattr(distributed_c10d._world, "pg_group_ranks", {}).items():
             dimension = str(getattr(group, "group_desc", "")).removeprefix("mesh_")
             if len(ranks) > 1 and is_model_dimension(dimension):
@@ -122,7 +124,7 @@ def _sign_of_model_parallelism() -> str:
     return ""
 
 
-def _accelerate_share() -> int:
+def _ranks_of_model_in_accelerate() -> int:
     """Returns how many ranks share a model, as this process's Accelerator is configured; 1 without an Accelerator."""
     state: Any = sys.modules.get("accelerate.state")
     config = None if state is None else state.AcceleratorState._shared_state.get("parallelism_config")

@@ -67,7 +67,8 @@ class ReadAhead:
             stride = stride_of(self._seen, sparsest=_SPARSEST) if self._bins_per_chunk else 0
         if not stride:
             block = self._fetch(positions)
-            self._bins_per_chunk = self._bins_per_chunk or _chunk_size_for(block)
+            if not self._bins_per_chunk:  # without the lock: whichever thread is last, its size is as good
+                self._bins_per_chunk = _chunk_size_for(block)
             return block
         with self._fetching:  # if several threads walk, the first reads and the others find the chunk
             with self._lock:
@@ -82,7 +83,7 @@ class ReadAhead:
         """Reads the chunks that hold the missing positions, in one request; returns them, then the known chunks.
 
         Chunks lie on a fixed grid, so that all threads of a walk request the same ones: a chunk has every `stride`-th
-        of `span` positions. With span 8 and stride 2, positions 1, 3, 5, 7 are a chunk.
+        of `span` positions. With span 8 and stride 2, positions 1, 3, 5, 7 are a chunk, and 9, 11, 13, 15 the next.
         """
         span = self._bins_per_chunk * stride
         missing = [position for position in positions if all(chunk.find(position) < 0 for chunk in known)]
@@ -100,8 +101,9 @@ class ReadAhead:
 
 def _bins_in(chunks: Sequence[_Chunk] | deque[_Chunk], positions: Sequence[int]) -> BinBlock | None:
     """Returns the bins at these positions; None if the chunks do not hold all."""
-    parts: list[BinBlock] = []
-    current: _Chunk | None = None  # its bins [first, end) come next, and are not in `parts` yet
+    blocks: list[BinBlock] = []
+    # A run of bins that are next to each other in a chunk, its bins [first, end), is cut out as one block when it ends.
+    current: _Chunk | None = None
     first = end = 0
     for position in positions:
         for chunk in chunks:
@@ -111,10 +113,10 @@ def _bins_in(chunks: Sequence[_Chunk] | deque[_Chunk], positions: Sequence[int])
             return None
         if chunk is not current or index != end:
             if current is not None:
-                parts.append(current.block.slice(first, end))
+                blocks.append(current.block.slice(first, end))
             current, first = chunk, index
         end = index + 1
-    return joined([*parts, current.block.slice(first, end)]) if current is not None else None
+    return None if current is None else joined([*blocks, current.block.slice(first, end)])
 
 
 def _chunk_size_for(block: BinBlock) -> int:
@@ -122,4 +124,5 @@ def _chunk_size_for(block: BinBlock) -> int:
     bytes_per_sequence = block.ids.itemsize + block.lengths.itemsize
     num_bytes = bytes_per_sequence * len(block.ids) + block.bin_ends.itemsize * len(block)
     bytes_per_bin = max(num_bytes // max(len(block), 1), 1)
-    return min(1 << (max(_CHUNK_BYTES // bytes_per_bin, 1).bit_length() - 1), _MOST_BINS)
+    num_bins = max(_CHUNK_BYTES // bytes_per_bin, 1)
+    return min(1 << (num_bins.bit_length() - 1), _MOST_BINS)  # rounded down to a power of two: 5 -> 4

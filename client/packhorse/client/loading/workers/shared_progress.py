@@ -19,7 +19,7 @@ _RESUME = slice(0, 4)
 _CHOICE, _ITERATION, _ENDED, _EXITING = 4, 5, 6, 7
 """Indices of the other int64 numbers."""
 _NUM_NUMBERS = 8
-"""int64 numbers of these two kinds."""
+"""All of these int64 numbers."""
 
 
 class SharedProgress:
@@ -56,7 +56,7 @@ class SharedProgress:
 
     @property
     def has_ended(self) -> bool:
-        """Whether workers have reached the end of the last iteration."""
+        """Whether workers have reached the end of the last iteration. Iterations are counted from 1; 0 is no end."""
         return bool(self._numbers[_ENDED] == self._numbers[_ITERATION])
 
     def end(self, iteration: int) -> None:
@@ -100,7 +100,7 @@ class SharedProgress:
 
     def record_answer(self, worker: int, digest_hash: int) -> None:
         """Records a hash, which is not 0, of the digest that answered a worker."""
-        self._hashes[worker % _MOST_WORKERS] = digest_hash
+        self._hashes[worker % _MOST_WORKERS] = digest_hash  # of more workers, some share a place
 
     def has_other_answer(self, digest_hash: int) -> bool:
         """Whether a worker has recorded another hash."""
@@ -114,6 +114,7 @@ class SharedProgress:
 
 
 def _text(memory: torch.Tensor) -> str:
+    """Returns the text that `_write_text` wrote."""
     return memory.numpy().tobytes().rstrip(b"\0").decode()
 
 
