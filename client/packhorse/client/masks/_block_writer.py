@@ -56,12 +56,13 @@ class BlockWriter:
             is_zero: whether the mask is all zero, so that zeros need not be written.
         """
         corner = self._corner(int(lengths.max(initial=0)))
-        refused = np.full(mask.shape[-1], self._refused)
+        refused = np.full(mask.shape[-1], self._refused)  # a line of refused pairs, for what lies beside a segment
         writes_inside = not (is_zero and self.band.is_everything and self._allowed == 0)
         writes_outside = not (is_zero and self._refused == 0)
 
         def write(row: NDArray[Any], first: int, length: int) -> None:
-            queries, stop = row[first : first + length], first + length
+            stop = first + length
+            queries = row[first:stop]  # the lines of the segment's queries, over all keys of the row: [length, L]
             if writes_outside:
                 queries[:, :first] = refused[:first]
                 queries[:, stop:] = refused[stop:]
@@ -84,7 +85,8 @@ class BlockWriter:
         """Writes the refused value into the blocks that `write_blocks` wrote for these segments."""
         lengths = np.diff(segments)
         size = int(lengths.max(initial=0))
-        self._copy_blocks(mask, segments[:-1], lengths, np.broadcast_to(np.full(size, self._refused), (size, size)))
+        block = np.broadcast_to(np.full(size, self._refused), (size, size))  # one line for all, as small as `_corner`'s
+        self._copy_blocks(mask, segments[:-1], lengths, block)
 
     def _copy_blocks(
         self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer], block: NDArray[Any]
@@ -124,5 +126,6 @@ class BlockWriter:
         if size == 0:
             return np.empty((0, 0), dtype=self._allowed.dtype)
         # The values by distance, from size − 1 down to −(size − 1); query q's row of the block begins at distance q.
+        # Of a causal segment of 2 tokens the line is [allowed, allowed, refused]; the block is its slices [1:3], [0:2].
         line = np.where(self.band.allows(np.arange(size - 1, -size, -1)), self._allowed, self._refused)
         return np.lib.stride_tricks.sliding_window_view(line, size)[::-1]

@@ -23,7 +23,8 @@ from packhorse.client.masks.token_index import segment_index
 from packhorse.client.masks.transfer import transfer
 
 _HOST_ENTRIES = 1 << 13
-"""The most entries (B·H·Q·K) of lists that are written in host memory: 8 rows of 4,096 tokens in blocks of 128."""
+"""The most entries (B·H·Q·K) of lists that are written in host memory: 8 rows of 4,096 tokens in blocks of 128 have as
+many, 8 · 32 · 32."""
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """FlexAttention's function from (row, head, query, key) to whether the query may attend to the key."""
@@ -83,7 +84,7 @@ def build_block_mask(
     of_keys = _find_lists(layout, band.transposed(), kv_block, q_block)
     device = torch.device(device)
     kv_counts, kv_indices, q_counts, q_indices = _lists_on_device(of_queries, of_keys, num_heads or 1, device)
-    return BlockMask(
+    return BlockMask(  # of each pair, the partial list comes first
         seq_lengths=(layout.row_tokens, layout.row_tokens),
         kv_num_blocks=kv_counts[0],
         kv_indices=kv_indices[0],
@@ -157,11 +158,12 @@ def _find_lists(layout: PackLayout, band: Band, block: int, other_block: int) ->
     last = np.minimum(first + block, layout.row_tokens) - 1
     from_first, to_first = _seen(layout, band, first)
     from_last, to_last = _seen(layout, band, last)
-    a, b = from_first // other_block, -(-to_last // other_block)
-    c, d = -(-from_last // other_block), to_first // other_block
+    a, b = from_first // other_block, -(-to_last // other_block)  # the ends rounded outwards: some keys
+    c, d = -(-from_last // other_block), to_first // other_block  # the ends rounded inwards: all keys
     has_no_full = (c >= d) | (first + block > layout.row_tokens)
     c, d = np.where(has_no_full, b, c), np.where(has_no_full, b, d)
-    return np.stack([_list_numbers(a, c, d, b), _list_numbers(c, d, d, d)])
+    partial, full = _list_numbers(a, c, d, b), _list_numbers(c, d, d, d)  # [a, c) and [d, b); [c, d) and nothing
+    return np.stack([partial, full])
 
 
 def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -170,8 +172,8 @@ def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[N
     `queries` are positions in a row: int64 [k].
     """
     row_starts = np.arange(layout.num_rows)[:, None] * layout.row_tokens
-    segment = np.searchsorted(layout.segments, row_starts + queries, side="right")
-    starts, ends = layout.segments[segment - 1] - row_starts, layout.segments[segment] - row_starts
+    next_segment = np.searchsorted(layout.segments, row_starts + queries, side="right")  # after each query's: [B, k]
+    starts, ends = layout.segments[next_segment - 1] - row_starts, layout.segments[next_segment] - row_starts
     if band.most is not None:
         starts = np.maximum(starts, queries - band.most)
     if band.least is not None:
@@ -233,10 +235,11 @@ def _write_lists(numbers: torch.Tensor, num_others: int, num_heads: int) -> tupl
     place = torch.arange(num_others, dtype=torch.int32, device=numbers.device)  # in a list: [m]
     each_number = numbers[:, :, :, None, :, None].unbind(1)  # eight of [2, B, 1, n, 1]
     range_ends, range_shifts = each_number[:4], each_number[4:]
+    # From the last range to the first, since a place before an earlier range's end is before the later ends too.
     shift = torch.zeros_like(place)
     for range_end, range_shift in reversed(list(zip(range_ends, range_shifts, strict=True))):
         shift = torch.where(place < range_end, range_shift, shift)
-    counts, indices = numbers[:, 1, :, None], place + shift
+    counts, indices = numbers[:, 1, :, None], place + shift  # number 1 is that of the blocks that a kernel reads
     return (
         counts.expand(-1, -1, num_heads, -1).contiguous(),
         indices.expand(-1, -1, num_heads, -1, -1).contiguous(),

@@ -67,11 +67,12 @@ def build_boolean_mask(
         mask = allocate((layout.num_rows, 1, layout.row_tokens, layout.row_tokens), torch.bool)
         starts = layout.starts if mask_padding else layout.segments[:-1]
         lengths = layout.lengths if mask_padding else np.diff(layout.segments)
-        BlockWriter(torch.bool, band, allowed=True, refused=False).write_mask(mask, starts, lengths, is_zero=True)
+        writer = BlockWriter(torch.bool, band, allowed=True, refused=False)
+        writer.write_mask(mask, starts, lengths, is_zero=True)  # as `allocate` returns memory
         fill_prefixes(mask, layout, True)
     elif mask_padding:
         labels = token_labels(layout, device)
-        pairs = pairs_of_equals(labels, band) & (labels != 0)[:, :, None]
+        pairs = pairs_of_equals(labels, band) & (labels != 0)[:, :, None]  # padding has the label 0
         mask = with_prefixes(pairs, layout)[:, None]
     else:
         mask = _pairs_on_device(layout, band, device)[:, None]
@@ -140,7 +141,8 @@ def build_packing_attention_bias(
 
     if isinstance(source, PackLayout) and device.type == "cpu":
         bias = allocate(shape, dtype) if out is None else out
-        writer.write_mask(bias, source.segments[:-1], np.diff(source.segments), is_zero=out is None)
+        is_zero = out is None  # as `allocate` returns memory
+        writer.write_mask(bias, source.segments[:-1], np.diff(source.segments), is_zero=is_zero)
         fill_prefixes(bias, source, 0.0)
         return bias
     pairs = _pairs_on_device(source, writer.band, device)

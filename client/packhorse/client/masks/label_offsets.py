@@ -1,6 +1,7 @@
 """Offsets for variable-length kernels, found in labels of tokens as seqpack does: `build_packing_cu_seqlens`.
 
-It is for labels that users have; a batch's offsets are known from its layout, which is in `offsets`.
+Owns also the shapes that labels may have (`as_rows`). It is for labels that users have; a batch's offsets are known
+from its layout, which is in `offsets`.
 
 Legend: B rows, L tokens in a row.
 """
@@ -59,7 +60,7 @@ def _scan_host(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> tup
     if attention_mask is None:
         is_first = np.ones(len(of_tokens), dtype=np.bool_)
         np.not_equal(of_tokens[1:], of_tokens[:-1], out=is_first[1:])
-        is_first[::row_tokens] = True
+        is_first[::row_tokens] = True  # a row's first token, whatever the label before it
     else:
         positions = np.flatnonzero(attention_mask.numpy())
         of_tokens, rows = of_tokens[positions], positions // row_tokens
@@ -90,7 +91,7 @@ def _is_first_token(labels: torch.Tensor, is_token: torch.Tensor, positions: tor
         positions: 0, 1, 2, …: int64 [B · L].
     """
     flat_labels = labels.reshape(-1)
-    row_start = positions[:: labels.shape[1], None].expand_as(labels).reshape(-1)
+    row_start = positions[:: labels.shape[1], None].expand_as(labels).reshape(-1)  # of each position's row
     # `previous` is the position of the last token before each position; for a row's first token it is in an earlier
     # row, or -1.
     last_token = torch.where(is_token, positions, -1).cummax(0).values
@@ -115,10 +116,11 @@ def _offsets_of_firsts(
     """
     num_positions = len(positions)
     num_up_to = is_token.cumsum(0)
-    num_before = num_up_to - is_token.long()
-    sequence = is_first.cumsum(0) - 1
+    num_before = num_up_to - is_token.long()  # tokens before each position: a first token's offset
+    sequence = is_first.cumsum(0) - 1  # index of each position's sequence; −1 before the first
+    # Entries [0, B · L] are the offsets; the B · L entries after them are the unused part.
     offsets = num_up_to[-1].expand(2 * num_positions + 1).clone()
-    offsets.scatter_(0, torch.where(is_first, sequence, positions + num_positions + 1), num_before)
+    offsets.scatter_(0, torch.where(is_first, sequence, num_positions + 1 + positions), num_before)
     offsets = offsets[: num_positions + 1]
     num_sequences, max_seqlen = torch.stack([sequence[-1] + 1, offsets.diff().max()]).tolist()
     return offsets[: num_sequences + 1].to(torch.int32), max_seqlen

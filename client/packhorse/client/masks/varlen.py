@@ -17,6 +17,7 @@ from packhorse.client.masks._band import Band
 from packhorse.client.masks.offsets import VarlenOffsets, build_varlen_offsets
 
 Kernel = Literal["auto", "torch", "flash"]
+"""The kernel that a user asks for; "auto" is flash-attn's if it is installed, else PyTorch's."""
 
 
 def varlen_attention(
@@ -76,6 +77,7 @@ def varlen_attention(
 
 
 def _refuse_devices_without_kernels(device: torch.device) -> None:
+    """Raises a ValueError for the CPU, and names what computes attention there."""
     if device.type == "cpu":
         raise ValueError(
             "variable-length attention kernels run on GPUs only; on the CPU use scaled_dot_product_attention with "
@@ -113,7 +115,7 @@ def _by_torch(
         query,
         key,
         value,
-        offsets.cu_seqlens,
+        offsets.cu_seqlens,  # of queries, then of keys; so are the longest lengths
         offsets.cu_seqlens,
         offsets.max_seqlen,
         offsets.max_seqlen,
@@ -138,7 +140,7 @@ def _by_flash(
         query,
         key,
         value,
-        offsets.cu_seqlens,
+        offsets.cu_seqlens,  # of queries, then of keys; so are the longest lengths
         offsets.cu_seqlens,
         offsets.max_seqlen,
         offsets.max_seqlen,
@@ -150,7 +152,10 @@ def _by_flash(
 
 def _reach(band: Band) -> tuple[int, int]:
     """Returns both kernels' `window_size`: how many tokens a token sees before and after itself, −1 for no limit."""
-    return -1 if band.most is None else band.most, -1 if band.least is None else -band.least
+    before = -1 if band.most is None else band.most
+    after = -1 if band.least is None else -band.least
+    return before, after
 
 
 _KERNELS: dict[str, Callable[..., torch.Tensor]] = {"flash": _by_flash, "torch": _by_torch}
+"""The value of `kernel` → the function that calls it."""

@@ -80,7 +80,8 @@ class Preset:
 
     def warn_of_cost(self, batch_size: int) -> None:
         """Warns, once in a process, if attention over one long row will be slow because FlashAttention is missing."""
-        if not self.is_quadratic or batch_size == 1 or any(map(find_spec, _FLASH_ATTENTION)):
+        has_flash_attention = any(find_spec(package) is not None for package in _FLASH_ATTENTION)
+        if not self.is_quadratic or batch_size == 1 or has_flash_attention:
             return
         warnings.warn(
             f"preset {self.name!r} lays all {batch_size} bins of a batch into one row, and FlashAttention is not "
@@ -149,7 +150,8 @@ class Preset:
     def _check_rows(self, layout: PackLayout) -> None:
         """Raises a ValueError if a flat preset gets several rows, or a row that is padded to another length."""
         multiple = self.total_multiple_of
-        row_tokens = max(-(-layout.num_tokens // multiple), 1) * multiple
+        num_multiples = max(-(-layout.num_tokens // multiple), 1)  # rounded up; a batch without any sequence has one
+        row_tokens = num_multiples * multiple
         if self.flatten and (layout.num_rows != 1 or layout.row_tokens != row_tokens):
             options = "flatten=True" + (f" and total_multiple_of={multiple}" if multiple > 1 else "")
             raise ValueError(
@@ -161,9 +163,10 @@ class Preset:
         layout = batch["layout"]
         is_shifted = batch.get("shift_labels")
         if is_shifted is None:  # a batch that the user made: the tokens that are left out of the loss show it
+            # Shifted labels leave out each sequence's last token, others its first.
             left_out = layout.starts + layout.lengths - 1 if self.shift_labels else layout.starts
             is_wrong = (batch["labels"].numpy().ravel()[left_out] != IGNORE_INDEX).any()
-            is_shifted = self.shift_labels != is_wrong
+            is_shifted = self.shift_labels != is_wrong  # as declared, unless it is wrong
         if bool(is_shifted) != self.shift_labels:
             raise ValueError(
                 f"the labels would be shifted {'by nobody' if self.shift_labels else 'twice'}: assemble batches for "

@@ -18,6 +18,7 @@ from packhorse.client.batches.row_format import check_total_multiple_of
 from packhorse.client.presets.preset import Preset
 
 _UNSHIFTED = "unshifted, since the model shifts them; -100 on the first token of each sequence"
+"""The rule for labels, as `Preset.labels` says it."""
 
 
 def padding_free_preset(
@@ -168,13 +169,15 @@ def _offsets(layout: PackLayout, num_segments: int | None) -> tuple[NDArray[np.i
     """
     offsets = layout.segments
     if num_segments is None:
-        return offsets, max(layout.max_seqlen, layout.row_tokens - layout.num_tokens)
+        num_padding = layout.row_tokens - layout.num_tokens
+        return offsets, max(layout.max_seqlen, num_padding)
     if len(offsets) - 1 > num_segments:
         raise ValueError(
             f"the batch has {layout.num_sequences} sequences, more than max_sequences {num_segments - 1}; give it at "
             "least bins · sequences in a bin, and plan with max_sequences_per_bin"
         )
-    return np.pad(offsets, (0, num_segments + 1 - len(offsets)), mode="edge"), layout.row_tokens
+    num_missing = num_segments + 1 - len(offsets)
+    return np.pad(offsets, (0, num_missing), mode="edge"), layout.row_tokens
 
 
 def _refuse_continued_positions(batch: PackedBatch) -> None:

@@ -50,7 +50,7 @@ class HeldSequences(dict[int, StreamSequence]):
         """Adds sequences by their own numbers, which follow those that were added before."""
         self.update(sequences)
         for number, sequence in sequences.items():
-            if sequence.group != number:
+            if sequence.group != number:  # not the first of its group, whose own number is the group's
                 self._groups.setdefault(sequence.group, [sequence.group]).append(number)
 
     def remove(self, number: int) -> int:
@@ -83,26 +83,31 @@ class HeldSequences(dict[int, StreamSequence]):
 
 
 class NewSequences(NamedTuple):
-    """The sequences of one call of `send`, as the trainer gave them: a list of each of their properties."""
+    """The sequences of one call of `send`, as the trainer gave them: equally long lists."""
 
     ids: list[int]
+    """Each one's id."""
     lengths: list[int]
+    """Each one's length in tokens."""
     amounts: list[tuple[int, ...]]
+    """What each takes of the stream's resources."""
     versions: list[int]
+    """The version of the policy that wrote each."""
 
 
 def one_by_one(new: NewSequences, first_number: int) -> list[StreamSequence]:
     """Returns the sequences of a call, each in a group of its own; their own numbers begin at `first_number`."""
+    properties = zip(new.ids, new.lengths, new.amounts, new.versions, strict=True)
     return [
-        StreamSequence(id, length, first_number + index, amounts, version)
-        for index, (id, length, amounts, version) in enumerate(zip(*new, strict=True))
+        StreamSequence(sequence_id, length, group=number, amounts=amounts, version=version)
+        for number, (sequence_id, length, amounts, version) in enumerate(properties, first_number)
     ]
 
 
 def in_groups(
     new: NewSequences, groups: list[int], rule: RoomRule, options: pb.PackStreamOptions, first_number: int
 ) -> list[StreamSequence]:
-    """Returns the sequences of a call, sorted by group.
+    """Returns the sequences of a call, group by group, in the order in which the groups' first sequences came.
 
     Args:
         new: the sequences as they were given.
@@ -132,9 +137,15 @@ def in_groups(
             raise invalid("groups", "max_sequences_per_bin does not go with groups: leave it None")
         if options.separate_versions and len({new.versions[index] for index in indices}) > 1:
             raise invalid("versions", f"says several of group {group}, which shares a bin of one version")
-        first = first_number + len(sequences)
+        own_number = first_number + len(sequences)  # of the group's first sequence
         sequences.extend(
-            StreamSequence(new.ids[index], new.lengths[index], first, new.amounts[index], new.versions[index])
+            StreamSequence(
+                new.ids[index],
+                new.lengths[index],
+                group=own_number,
+                amounts=new.amounts[index],
+                version=new.versions[index],
+            )
             for index in indices
         )
     return sequences

@@ -36,6 +36,7 @@ class _Table(NamedTuple):
     """Templates by their numbers; the lengths of template t are lengths[begins[t] :][: sizes[t]]."""
 
     begins: NDArray[np.int64]
+    """Index in `lengths` of each one's first length."""
     sizes: NDArray[np.int64]
     """How many lengths each has, or _NOT_DEFINED."""
     components: NDArray[np.int32]
@@ -58,8 +59,8 @@ class ReceivedTemplates:
             components=np.zeros(0, dtype=np.int32),
             lengths=np.zeros(0, dtype=np.int32),
         )
-        self._num_kept_lengths = 0  # the kept lengths that are in use
-        self._is_mixture = False
+        self._num_kept_lengths = 0  # the kept lengths that are in use; behind them is free space
+        self._is_mixture = False  # whether a message has named components
 
     def expand(
         self, numbers: NDArray[np.uint32], num_sequences: int, defined: TemplateDefinitions
@@ -92,7 +93,10 @@ class ReceivedTemplates:
         return lengths, bin_ends, table.components.take(indices) if self._is_mixture else None
 
     def _define(self, defined: TemplateDefinitions, numbers: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], _Table]:
-        """Adds a message's definitions; returns the bins' numbers in a table of all templates, and the table."""
+        """Adds a message's definitions; returns the bins' numbers in a table of all templates, and the table.
+
+        The definitions are in the order of their numbers, so those to keep come first.
+        """
         ends = np.cumsum(defined.sizes, dtype=np.int64)
         if (
             len(defined.numbers) != len(defined.sizes)
@@ -109,8 +113,8 @@ class ReceivedTemplates:
         )
         sizes = defined.sizes.astype(np.int64)
         begins = ends - sizes
-        num_kept = int(np.searchsorted(defined.numbers, KEPT_TEMPLATES))
-        end_kept = int(ends[num_kept - 1]) if num_kept else 0
+        num_kept = int(np.searchsorted(defined.numbers, KEPT_TEMPLATES))  # of this message's definitions
+        end_kept = int(ends[num_kept - 1]) if num_kept else 0  # of their lengths
         if num_kept:
             self._keep(
                 defined.numbers[:num_kept],
@@ -136,6 +140,7 @@ class ReceivedTemplates:
         kept = self._kept
         num_kept = len(kept.sizes)
         is_other = numbers >= KEPT_TEMPLATES
+        # The others' numbers must be KEPT_TEMPLATES, KEPT_TEMPLATES + 1, …: they ascend, so the last one shows a gap.
         if (numbers[~is_other] >= num_kept).any() or last_number - KEPT_TEMPLATES >= len(others.sizes):
             raise DamagedAnswerError("the bins are of templates that were not defined")
         numbers = np.where(is_other, numbers - np.uint32(KEPT_TEMPLATES) + np.uint32(num_kept), numbers)
@@ -155,7 +160,7 @@ class ReceivedTemplates:
             sizes = _grown(sizes, missing, _NOT_DEFINED)
             components = _grown(components, missing, NO_COMPONENT)
         end = self._num_kept_lengths + len(added.lengths)
-        if end > len(lengths):
+        if end > len(lengths):  # to twice what is needed, so that a stream grows it a few times only
             lengths = _grown(lengths, 2 * end - len(lengths), 0)
         begins[numbers] = self._num_kept_lengths + added.begins
         sizes[numbers] = added.sizes
@@ -173,13 +178,14 @@ def _ranges(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[n
     """Returns all numbers of the ranges [begin, begin + size), end to end: int64 [sum of sizes].
 
     They are computed as running sums: the step to the next number is 1 within a range, and a jump where a range begins.
+    The ranges [5, 8) and [2, 4) are 5, 6, 7, 2, 3: the running sums of 5, 1, 1, −5, 1.
 
     Args:
         begins: first number of every range.
         sizes: numbers in every range.
         ends: running sums of the sizes.
     """
-    if not sizes.all():
+    if not sizes.all():  # an empty range begins where the next one does, and only one jump fits there
         begins, sizes, ends = begins[sizes > 0], sizes[sizes > 0], ends[sizes > 0]
     numbers = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
     numbers[ends[:-1]] = begins[1:] - begins[:-1] - sizes[:-1] + 1

@@ -40,7 +40,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "redacted_tokens": np.dtype("<u4"),
     "rows": np.dtype("<u2"),
 }
-"""The type of each array whose type is the same in every message; ids and first tokens have one of two types."""
+"""Field of `pb.Bins` → the type of its array, if it is the same in every message; ids and first tokens have two."""
 
 _NO_GROUP = -1
 """The value in `BinBlock.group_ids` of a sequence without a group."""
@@ -129,9 +129,9 @@ class BinBlock:
         """Returns the bins [first, last) as another block, whose arrays are views if possible. Its steps are empty."""
         start = int(self.bin_ends[first - 1]) if first else 0
         end = int(self.bin_ends[last - 1]) if last else 0
-        return self._cut(first, last, start, end, self.bin_ends[first:last] - start)
+        return self._cut(first, last, start, end, bin_ends=self.bin_ends[first:last] - start)
 
-    def _cut(self, first: int, last: int, start: int, end: int, bin_ends: NDArray[np.int64]) -> "BinBlock":
+    def _cut(self, first: int, last: int, start: int, end: int, *, bin_ends: NDArray[np.int64]) -> "BinBlock":
         """Returns the bins [first, last) as another block.
 
         Args:
@@ -168,15 +168,16 @@ class BinBlock:
             num_bins: bins in each block, at least 1.
         """
         firsts = range(0, len(self), num_bins)
-        starts = self.bin_starts()[::num_bins]
-        ends = self.bin_ends - np.repeat(starts, num_bins)[: len(self)]
-        for first, start, end in zip(firsts, starts.tolist(), [*starts.tolist(), len(self.ids)][1:], strict=True):
+        starts = self.bin_starts()[::num_bins]  # the first sequence of each block
+        bin_ends = self.bin_ends - np.repeat(starts, num_bins)[: len(self)]  # counted from the block's start
+        block_ends = [*starts.tolist(), len(self.ids)][1:]
+        for first, start, end in zip(firsts, starts.tolist(), block_ends, strict=True):
             last = first + num_bins
-            yield self._cut(first, last, start, end, ends[first:last])
+            yield self._cut(first, last, start, end, bin_ends=bin_ends[first:last])
 
     def padded(self, num_bins: int) -> "BinBlock":
         """Returns a block of `num_bins` bins: the bins of this block, then empty ones."""
-        added = (0, num_bins - len(self))
+        added = (0, num_bins - len(self))  # for `np.pad`: none before, these after
         end = int(self.bin_ends[-1]) if len(self) else 0
         return replace(
             self,
@@ -189,10 +190,12 @@ class BinBlock:
 
 
 def _part(array: NDArray[Any] | None, first: int, last: int) -> NDArray[Any] | None:
+    """Returns the entries [first, last) of a field, as a view; None for a block without it."""
     return None if array is None else array[first:last]
 
 
 def _part_of_tokens(tokens: SentTokens | None, first: int, last: int) -> SentTokens | None:
+    """Returns the tokens of the sequences [first, last); None for a block without tokens."""
     return None if tokens is None else tokens.entries(first, last)
 
 
@@ -200,7 +203,7 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
     """Joins one or more blocks of a dataset into one block, whose steps are empty."""
     if len(blocks) == 1:
         return replace(blocks[0], steps=range(0))
-    num_before = np.cumsum([0, *(len(block.ids) for block in blocks)])
+    num_before = np.cumsum([0, *(len(block.ids) for block in blocks)])  # one more than blocks: the last is the total
     return BinBlock(
         ids=np.concatenate([block.ids for block in blocks]),
         lengths=np.concatenate([block.lengths for block in blocks]),
@@ -295,7 +298,7 @@ def decode_bins(
         steps=steps,
         first_tokens=first_tokens,
         component_ids=component_ids,
-        group_ids=arrays["group_ids"].astype(np.int64, copy=False) if data["group_ids"] else None,
+        group_ids=arrays["group_ids"].astype(np.int64, copy=False) if data["group_ids"] else None,  # to native bytes
         redactions=_redactions(arrays["redacted"], arrays["redacted_tokens"], len(ids)),
         rows=arrays["rows"] if data["rows"] else None,
     )
