@@ -4,14 +4,14 @@ Owns the table's files, and looking up in them without reading them whole. Plans
 table is no part of a digest; like every file it has its checksum in the manifest. Leaves where keys come from to
 `packhorse.prepare`, and how people write them to `packhorse.formats.keys`.
 
-A key's entry is its index among all keys, which ascend by id.
+A key's index is its place among all keys, which ascend by id.
 
 | file | type | holds |
 |---|---|---|
 | keys.npy | uint8 [bytes] | all keys in UTF-8, one after the other without a separator |
-| key_ends.npy | int64 [n] | for each entry, where its key ends in keys.npy |
-| key_order.npy | int64 [n, 2] | (hash of the key, entry), ascending by hash |
-| key_ids.npy | int64 [n] | for each entry, its id; there is no such file if each id is its entry |
+| key_ends.npy | int64 [n] | for each index, where its key ends in keys.npy |
+| key_order.npy | int64 [n, 2] | (hash of the key, its index), ascending by hash |
+| key_ids.npy | int64 [n] | for each index, the key's id; there is no such file if each id is its key's index |
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,7 +82,7 @@ class Keys:
     order: NDArray[np.int64]
     """The content of key_order.npy."""
     ids: NDArray[np.int64] | None
-    """The content of key_ids.npy; None if an id is its entry."""
+    """The content of key_ids.npy; None if each id is its key's index."""
 
     @classmethod
     def mapped(cls, folder: Path, record: KeyRecord) -> "Keys":
@@ -102,7 +102,7 @@ class Keys:
 
     def ids_of(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Returns the ids of keys, -1 for an unknown key: int64 [n]."""
-        encoded_keys = [key.encode(errors="surrogatepass") for key in keys]
+        encoded_keys = [key.encode(errors="surrogatepass") for key in keys]  # a key that is no UTF-8 is just unknown
         hashes = np.array([_hash(key) for key in encoded_keys], dtype=np.int64)
         places = np.searchsorted(self.order[:, 0], hashes)
         ids = np.full(len(keys), -1, dtype=np.int64)
@@ -110,65 +110,71 @@ class Keys:
             zip(encoded_keys, hashes.tolist(), places.tolist(), strict=True)
         ):
             while place < len(self) and self.order[place, 0] == key_hash:  # keys may share a hash
-                entry = int(self.order[place, 1])
-                if self._bytes_of(entry) == key:
-                    ids[number] = entry if self.ids is None else self.ids[entry]
+                index = int(self.order[place, 1])
+                if self._bytes_of(index) == key:
+                    ids[number] = index if self.ids is None else self.ids[index]
                     break
                 place += 1
         return ids
 
     def of(self, ids: NDArray[np.integer]) -> list[str]:
         """Returns the keys of ids; the empty string for an id without a key."""
-        entries = ids.astype(np.int64)
+        indices = ids.astype(np.int64)
         if self.ids is not None:
-            entries = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
-            entries[self.ids[entries] != ids] = -1
-        return [self._bytes_of(entry).decode(errors="replace") for entry in entries.tolist()]
+            indices = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
+            indices[self.ids[indices] != ids] = -1
+        return [self._bytes_of(index).decode(errors="replace") for index in indices.tolist()]
 
     def rows(self, ids: NDArray[np.int64] | None = None) -> Iterator[KeyRows]:
         """Yields all keys, or the keys of some ids, `_KEYS_AT_ONCE` at a time.
 
         Args:
-            ids: ids whose keys are wanted: int64 [n], ascending; only for a table whose ids are its entries. None for
-                all keys.
+            ids: ids whose keys are wanted: int64 [n], ascending; only for a table whose ids are indices. None for all
+                keys.
         """
         for first in range(0, len(self) if ids is None else len(ids), _KEYS_AT_ONCE):
             end = first + _KEYS_AT_ONCE
             yield self._rows_between(first, end) if ids is None else self._rows_of(ids[first:end])
 
     def begins_with(self, before: "Keys") -> bool:
-        """Returns whether the table begins with all keys of `before`, in order. In both tables ids are entries."""
+        """Returns whether the table begins with all keys of `before`, in order. In both tables ids are indices."""
         num_keys, num_bytes = len(before), len(before.data)
         if len(self) < num_keys or not np.array_equal(self.ends[:num_keys], before.ends):
             return False
         return np.array_equal(self.data[:num_bytes], before.data)
 
     def _rows_between(self, first: int, end: int) -> KeyRows:
-        """Returns the keys of the entries [first, end), or fewer at the table's end."""
+        """Returns the keys with the indices [first, end), or fewer at the table's end."""
         ends = np.array(self.ends[first:end])
         begin = int(self.ends[first - 1]) if first else 0
+        sizes = np.diff(ends, prepend=begin)  # keys that end at [3, 5, 9] and begin at 0 have [3, 2, 4] bytes
         ids = None if self.ids is None else np.array(self.ids[first:end])
-        return KeyRows(np.array(self.data[begin : int(ends[-1])]), np.diff(ends, prepend=begin), ids)
+        return KeyRows(np.array(self.data[begin : int(ends[-1])]), sizes, ids)
 
-    def _rows_of(self, entries: NDArray[np.int64]) -> KeyRows:
-        """Returns the keys of some entries, with the entries as their ids."""
-        keys = [self._bytes_of(entry) for entry in entries.tolist()]
+    def _rows_of(self, indices: NDArray[np.int64]) -> KeyRows:
+        """Returns the keys with some indices, which are also their ids."""
+        keys = [self._bytes_of(index) for index in indices.tolist()]
         sizes = np.array([len(key) for key in keys], dtype=np.int64)
-        return KeyRows(np.frombuffer(b"".join(keys), np.uint8), sizes, np.array(entries))
+        return KeyRows(np.frombuffer(b"".join(keys), np.uint8), sizes, np.array(indices))
 
-    def _bytes_of(self, entry: int) -> bytes:
-        if not 0 <= entry < len(self):  # the table was altered, and its checksums are not compared yet
+    def _bytes_of(self, index: int) -> bytes:
+        """Returns the key with an index, in UTF-8; no bytes if there is none.
+
+        That is so for an id without a key. An index of key_order.npy can also be wrong, if the file was altered and its
+        checksum is not compared yet.
+        """
+        if not 0 <= index < len(self):
             return b""
-        begin = int(self.ends[entry - 1]) if entry else 0
-        return self.data[begin : int(self.ends[entry])].tobytes()
+        begin = int(self.ends[index - 1]) if index else 0
+        return self.data[begin : int(self.ends[index])].tobytes()
 
 
 def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: int) -> KeyRecord:
     """Writes the table of keys into a folder.
 
-    The pairs (hash, entry) are first spread over files by the highest bits of their hash, then each file is sorted in
-    memory, so all of them together ascend. This takes about 128 MiB of memory, and until it is done as much disk
-    again as key_order.npy.
+    The pairs (hash, index) are first spread over files, the buckets, by the highest bits of their hash. Then each
+    bucket is sorted in memory, so all buckets together ascend. This takes about 128 MiB of memory, and until it is done
+    as much disk again as key_order.npy.
 
     Example:
         >>> import tempfile
@@ -187,14 +193,14 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
         DuplicateKeyError: a key names two sequences.
         OSError: the disk is full.
     """
-    bucket_bits = min(max(num_keys // _BUCKET_KEYS, 0).bit_length(), _MOST_BUCKET_BITS)
+    bucket_bits = min((num_keys // _BUCKET_KEYS).bit_length(), _MOST_BUCKET_BITS)
     buckets = [folder / f"{KEY_ORDER}.{number:03}" for number in range(1 << bucket_bits)]
     num_bytes = num_written = 0
     with ExitStack() as files:
         append_data = files.enter_context(growing_array(folder / KEYS, "uint8", None))
         append_ends = files.enter_context(growing_array(folder / KEY_ENDS, "int64", None))
         opened = [files.enter_context(path.open("xb")) for path in buckets]
-        append_ids: Callable[[NDArray[np.int64]], None] | None = None
+        append_ids: Callable[[NDArray[np.int64]], None] | None = None  # its file is created only if keys have ids
         for batch in rows:
             ends = np.cumsum(batch.sizes)
             if batch.ids is not None:
@@ -205,7 +211,7 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
             append_ends(ends + num_bytes)
             pairs = np.stack([_hashes(batch.data, ends), np.arange(num_written, num_written + len(ends))], axis=1)
             bucket_of = pairs[:, 0] >> (HASH_BITS - bucket_bits)
-            for number in np.unique(bucket_of).tolist() if bucket_bits else [0]:
+            for number in np.unique(bucket_of).tolist() if bucket_bits else [0]:  # a single bucket needs no search
                 opened[number].write(np.ascontiguousarray(pairs[bucket_of == number], dtype="<i8").data.cast("B"))
             num_bytes, num_written = num_bytes + len(batch.data), num_written + len(ends)
     with growing_array(folder / KEY_ORDER, "int64", 2) as append_order:
@@ -219,20 +225,24 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
 
 
 def _refuse_duplicates(table: Keys) -> None:
-    """Raises a DuplicateKeyError if a key is in the table twice; compares the bytes of keys with equal hashes."""
+    """Raises a DuplicateKeyError if a key is in the table twice."""
     for first in range(0, len(table), _BUCKET_KEYS):
-        hashes = np.array(table.order[first : first + _BUCKET_KEYS + 1, 0])
+        hashes = np.array(table.order[first : first + _BUCKET_KEYS + 1, 0])  # one more: the next batch's first
         same_as_next = np.flatnonzero(hashes[1:] == hashes[:-1])
-        for index in same_as_next.tolist():
-            entry = int(table.order[first + index + 1, 1])
-            key = table._bytes_of(entry)
-            place = first + index
-            while place >= 0 and table.order[place, 0] == hashes[index]:  # all earlier keys of this hash
-                earlier = int(table.order[place, 1])
-                if table._bytes_of(earlier) == key:
-                    ids = (earlier, entry) if table.ids is None else (int(table.ids[earlier]), int(table.ids[entry]))
-                    raise DuplicateKeyError(key.decode(errors="replace"), ids)
-                place -= 1
+        for place in (first + same_as_next + 1).tolist():
+            _refuse_earlier(table, place)
+
+
+def _refuse_earlier(table: Keys, place: int) -> None:
+    """Raises a DuplicateKeyError if the key at a place of `table.order` is there earlier too, so with an equal hash."""
+    key_hash, index = table.order[place].tolist()
+    key = table._bytes_of(index)
+    while place > 0 and table.order[place - 1, 0] == key_hash:
+        place -= 1
+        earlier = int(table.order[place, 1])
+        if table._bytes_of(earlier) == key:
+            ids = (earlier, index) if table.ids is None else (int(table.ids[earlier]), int(table.ids[index]))
+            raise DuplicateKeyError(key.decode(errors="replace"), ids)
 
 
 def _hashes(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:

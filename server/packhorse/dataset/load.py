@@ -48,7 +48,7 @@ from packhorse.parameters import parameter
 
 _Parsed = TypeVar("_Parsed")
 
-_ENTRY_BYTES = 64
+_PAIR_BYTES = 64
 """The most bytes in JSON of a length with its count, or of a template's multiplicity and brackets."""
 _LENGTH_BYTES = 12
 """The most bytes in JSON of a length in a template: at most ten digits, and a comma."""
@@ -72,19 +72,26 @@ class PreparedDataset:
     """First token of each pool entry in its sequence, memory-mapped: uint32 or int64 [num_sequences]; None if all are
     0. In a grouped dataset None: `groups` has the first tokens."""
     groups: Groups | None = None
-    """The groups that the plan packs, with their sequences; None if every sequence is planned by itself."""
+    """The groups that the plan packs, with their sequences; None if the plan packs sequences. With resources there are
+    always groups, possibly of one sequence each."""
     keys: Keys | None = None
     """The sequences' keys; None if they have ids only."""
 
     @cached_property
     def name(self) -> str:
         """The name by which the dataset is served: the folder's; for an earlier version, its dataset's folder's."""
-        is_earlier = self.path.parent.name == VERSIONS and (self.path.parents[1] / MANIFEST).exists()
-        return (self.path.parents[1] if is_earlier else self.path).name
+        if self.path.parent.name == VERSIONS:
+            dataset_folder = self.path.parents[1]
+            if (dataset_folder / MANIFEST).exists():  # else it is a folder `versions` of something else
+                return dataset_folder.name
+        return self.path.name
 
     @property
     def counts(self) -> Counter[int]:
-        """Room in tokens → number of sequences. Built at each call, because the plan takes far less memory."""
+        """Room in tokens → number of sequences; if the plan packs groups, sum of rooms → number of groups.
+
+        Built at each call, because the plan takes far less memory.
+        """
         return self.plan.as_counts()
 
     @property
@@ -99,7 +106,7 @@ class PreparedDataset:
 
     @property
     def has_groups(self) -> bool:
-        """Whether the sequences are planned in groups."""
+        """Whether the user asked for groups; unlike `groups`, which are also there with resources."""
         return self.manifest.is_grouped
 
     @property
@@ -249,8 +256,8 @@ def _read_plan(folder: Path, manifest: Manifest) -> tuple[Counter[int], Counter[
     Files that are too large for the manifest's numbers are refused unread. All templates together hold at most
     num_sequences lengths, since each template is used by at least one bin, and bins share no sequence.
     """
-    counts_bytes = _ENTRY_BYTES * (manifest.num_rooms + 1)
-    templates_bytes = _ENTRY_BYTES * (manifest.num_templates + 1) + _LENGTH_BYTES * manifest.num_sequences
+    counts_bytes = _PAIR_BYTES * (manifest.num_rooms + 1)  # 1 more for the outer brackets
+    templates_bytes = _PAIR_BYTES * (manifest.num_templates + 1) + _LENGTH_BYTES * manifest.num_sequences
     counts = _read_json(folder / COUNTS, manifest, counts_bytes, parse_counts)
     return counts, _read_json(folder / TEMPLATES, manifest, templates_bytes, parse_templates)
 
@@ -275,18 +282,20 @@ class _Arrays(NamedTuple):
 
 
 def _map_arrays(folder: Path, manifest: Manifest) -> _Arrays:
-    """Maps all array files, which checks their headers and sizes."""
+    """Maps all array files, which checks their headers and sizes, also of files that are read only when asked for."""
     pool = map_array(folder / POOLS, *manifest.pool_shape)
     first_tokens = None
     if manifest.start_dtype:
         first_tokens = map_array(folder / STARTS, manifest.start_dtype, (manifest.num_sequences,))
     groups = _map_groups(folder, manifest, first_tokens)
     keys = Keys.mapped(folder, manifest.keys) if manifest.keys else None
-    if manifest.over_length.sequences:
+    if manifest.over_length.sequences:  # mapped again by `PreparedDataset.over_length`
         map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
-    if manifest.groups is not None and manifest.groups.num_dropped_listed:
+    if manifest.groups is not None and manifest.groups.num_dropped_listed:  # again by `dropped_groups`
         map_array(folder / DROPPED_GROUPS, "int64", (manifest.groups.num_dropped_listed,))
-    return _Arrays(pool, None if groups else first_tokens, groups, keys)
+    if groups is not None:
+        first_tokens = None  # they are of members, not of the pool's groups, and `groups` has them
+    return _Arrays(pool, first_tokens, groups, keys)
 
 
 def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None) -> Groups | None:
@@ -294,11 +303,11 @@ def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None
     if manifest.groups is None:
         return None
     num_members = manifest.num_sequences
-    table = map_array(folder / GROUPS, "int64", (manifest.groups.num_groups, 2))
-    if table[-1, 1] != num_members:
+    table = map_array(folder / GROUPS, "int64", (manifest.groups.num_groups, 2))  # (id, end of its members)
+    last_end = int(table[-1, 1])
+    if last_end != num_members:
         raise PreparedDatasetError(
-            f"{short_path(folder / GROUPS)} ends at member {table[-1, 1]}, and {MANIFEST} states {num_members} "
-            "sequences"
+            f"{short_path(folder / GROUPS)} ends at member {last_end}, and {MANIFEST} states {num_members} sequences"
         )
     return Groups(
         table=table,
@@ -345,6 +354,7 @@ def _check_facts(
 ) -> None:
     """Refuses a manifest that states other facts, or another digest, than follow from the files beside it."""
     digest = dataset_digest(counts, templates, manifest.options, manifest.checksums, manifest.resources)
+    # A class has the size of its largest sequence; `rounding_tokens` is what that adds to the others.
     total_tokens = int(plan.rooms.astype(np.int64) @ plan.counts) - manifest.rounding_tokens
     num_planned = manifest.groups.num_groups if manifest.groups else manifest.num_sequences
     for what, stated, actual in (

@@ -96,7 +96,10 @@ class Manifest(Facts):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the user asked for groups. With resources there are always groups, possibly of one sequence each."""
+        """Whether the user asked for groups: with resources there are always groups, and without of one sequence each.
+
+        Asking for groups that turn out to have one sequence each, with resources, gives the same files.
+        """
         return self.groups is not None and not (self.resources and self.groups.most_sequences == 1)
 
     @property
@@ -107,6 +110,7 @@ class Manifest(Facts):
         """
         if self.options.extra_tokens >= 0:
             return self.own_tokens
+        # Without alignment a room is just what the sequence feeds.
         return self.total_tokens if self.options.align == 1 else self.own_tokens - self.num_sequences
 
     @property
@@ -121,7 +125,7 @@ class Manifest(Facts):
 
     @classmethod
     def parse(cls, data: bytes, name: str) -> "Manifest":
-        """Reads what `render` wrote.
+        """Reads what `render` wrote, and checks it from outside in: version, checksum, fields, rules.
 
         Args:
             data: the file's bytes.
@@ -193,12 +197,13 @@ class Manifest(Facts):
             "total_tokens is in [num_sequences, total_capacity]",
             (self.num_sequences <= self.total_tokens <= self.total_capacity),
         )
-        extra_tokens = options.extra_tokens * self.num_sequences
+        least_added = options.extra_tokens * self.num_sequences
         # Alignment adds up to align - 1 tokens to each; with extra_tokens -1, a sequence of one token keeps its token.
-        most_added = extra_tokens + (options.align - 1 + (extra_tokens < 0)) * self.num_sequences
+        most_kept = 1 if options.extra_tokens < 0 else 0
+        most_added = least_added + (options.align - 1 + most_kept) * self.num_sequences
         yield (
             "own_tokens is total_tokens without extra_tokens and alignment",
-            extra_tokens <= self.total_tokens - self.own_tokens <= most_added,
+            least_added <= self.total_tokens - self.own_tokens <= most_added,
         )
         yield "efficiency is total_tokens / total_capacity", self.efficiency == self.total_tokens / self.total_capacity
         yield "lower_bound is in [1, num_bins]", 1 <= self.lower_bound <= self.num_bins
@@ -252,8 +257,8 @@ def _rules_of_inputs(inputs: Inputs) -> Iterator[tuple[str, bool]]:
     yield "inputs names the first files", len(inputs.files) == min(files, MOST_LISTED)
     yield "inputs names the first rows skipped", len(inputs.skipped.first) == min(skipped, MOST_LISTED)
     yield "inputs has a reason for each row skipped", reasons is None or 0 < skipped == sum(reasons.values())
-    counts = None if inputs.left_out is None else inputs.left_out.values()
-    yield "inputs counts what tokenizing left out", counts is None or min(counts, default=0) > 0
+    if inputs.left_out is not None:  # reason → how many; a reason without any is not listed
+        yield "inputs counts what tokenizing left out", min(inputs.left_out.values(), default=0) > 0
 
 
 def _inputs_from(content: dict[str, Any]) -> Inputs:

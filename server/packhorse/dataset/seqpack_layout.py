@@ -66,27 +66,27 @@ def load_seqpack_layout(folder: Path) -> Loaded:
         templates = parse_templates(contents[TEMPLATES])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise PreparedDatasetError(f"{folder.name} has an unreadable JSON file: {error!r}") from None
-    pools: dict[int, NDArray[np.integer]] = {}
-    for length, count in counts.items():
-        path = folder / SEQPACK_POOLS / f"{length}.npy"
-        open_file(path).close()  # refuses a fifo, for which NumPy would wait
-        try:
-            pool = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError, SyntaxError, TokenError) as error:  # NumPy parses the header as Python
-            raise PreparedDatasetError(
-                f"{folder.name}/{SEQPACK_POOLS}/{path.name} is truncated or no array file: {error}"
-            ) from None
-        if pool.shape != (count,):
-            raise PreparedDatasetError(
-                f"{folder.name}/{SEQPACK_POOLS}/{path.name} holds {pool.shape[0] if pool.ndim else 0} ids, but "
-                f"{COUNTS} states {count}"
-            )
-        pools[length] = pool
+    pools = {length: _map_pool(folder, length, count) for length, count in counts.items()}
     try:
         PlanIndex.build(templates, counts, max_seq_len)  # raises a ValueError if they contradict each other
     except ValueError as error:
         raise PreparedDatasetError(f"{folder.name}/{TEMPLATES} does not fit {COUNTS}: {error}") from None
     return manifest, counts, templates, pools
+
+
+def _map_pool(folder: Path, length: int, count: int) -> NDArray[np.integer]:
+    """Maps the ids of the sequences of one length; refuses a file that does not hold `count` ids."""
+    path = folder / SEQPACK_POOLS / f"{length}.npy"
+    name = f"{folder.name}/{SEQPACK_POOLS}/{path.name}"
+    open_file(path).close()  # refuses a fifo, for which NumPy would wait
+    try:
+        pool: NDArray[np.integer] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError, SyntaxError, TokenError) as error:  # NumPy parses the header as Python
+        raise PreparedDatasetError(f"{name} is truncated or no array file: {error}") from None
+    if pool.shape != (count,):
+        num_ids = pool.shape[0] if pool.ndim else 0
+        raise PreparedDatasetError(f"{name} holds {num_ids} ids, but {COUNTS} states {count}")
+    return pool
 
 
 def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
@@ -136,7 +136,9 @@ def _seqpack_facts(manifest: Manifest) -> dict[str, Any]:
 
 
 def pools_by_length(dataset: PreparedDataset) -> dict[int, NDArray[np.integer]]:
-    """Returns length → ids as views of the pool, ids ascending.
+    """Returns length → ids as views of the pool, ids ascending; for a dataset without groups and resources.
+
+    If the plan packs groups, the pool has their numbers instead, by the sum of their rooms or by class.
 
     Example:
         >>> from packhorse.dataset import open_prepared

@@ -50,8 +50,8 @@ def versions_of(folder: Path | str) -> list[Version]:
         PreparedDatasetError: the manifest of the dataset, or of an earlier version, cannot be read.
     """
     folder = Path(folder)
-    current = Version(path=folder, manifest=_manifest(folder), is_current=True)
-    earlier = [Version(path=path, manifest=_manifest(path), is_current=False) for path in _folders(folder)]
+    current = Version(path=folder, manifest=_manifest_of(folder), is_current=True)
+    earlier = [Version(path=path, manifest=_manifest_of(path), is_current=False) for path in _earlier_folders(folder)]
     return [current, *sorted(earlier, key=lambda version: -version.number)]
 
 
@@ -66,10 +66,10 @@ def find_version(folder: Path | str, digest: str) -> Path | None:
         folder: the prepared folder.
         digest: the version's digest.
     """
-    for path in _folders(Path(folder)):
+    for path in _earlier_folders(Path(folder)):
         # A version that is damaged, or just being removed, is passed over.
         with suppress(PreparedDatasetError, OSError):
-            if _manifest(path).digest == digest:
+            if _manifest_of(path).digest == digest:
                 return path
     return None
 
@@ -151,23 +151,24 @@ def prune_version(folder: Path | str, number: int) -> None:
         path = earlier[number].path
         with held_signals():
             _remove(path, work / "removed")
-            if len(earlier) == 1:
+            if len(earlier) == 1:  # it was the last one, so the folder `versions` is empty now
                 path.parent.rmdir()
 
 
 def _remove(folder: Path, hidden: Path) -> None:
     """Removes a folder by renaming it to `hidden` first, so that no reader finds half of it."""
-    shutil.rmtree(hidden, ignore_errors=True)
+    shutil.rmtree(hidden, ignore_errors=True)  # what a crash left there
     folder.rename(hidden)
     shutil.rmtree(hidden)
 
 
-def _folders(folder: Path) -> list[Path]:
+def _earlier_folders(folder: Path) -> list[Path]:
+    """Returns the folders of a dataset's earlier versions, in any order."""
     versions = folder / VERSIONS
     return [path for path in versions.iterdir() if path.is_dir()] if versions.is_dir() else []
 
 
-def _manifest(folder: Path) -> Manifest:
+def _manifest_of(folder: Path) -> Manifest:
     check_folder(folder)
     return Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), short_path(folder / MANIFEST))
 

@@ -27,6 +27,7 @@ _WIDTH, _HEADS, _BLOCKS = 64, 4, 2
 """The model's hidden size, attention heads, and transformer blocks."""
 _NO_LABEL = -100
 """The label of tokens that no loss is taken on."""
+_LEARNING_RATE = 3e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +47,13 @@ class TrainerOptions:
     batch_size: int
     """Bins of a batch, for each rank."""
     epochs: int
+    """Number of epochs that are read, from epoch 0 on."""
     num_train_steps: int
     """Training steps at the beginning of each epoch; batches after them are only counted."""
     vocab_size: int
+    """Number of different tokens."""
     max_seq_len: int
+    """A bin's capacity in tokens."""
     rendezvous: str
     """File through which the ranks find each other."""
     timeout_seconds: float
@@ -94,7 +98,7 @@ def token_checksum(tokens: NDArray[np.int64], indices: NDArray[np.int64], length
         indices: int64 [T], each token's index in its sequence.
         lengths: [n], the sequences' lengths.
     """
-    value = tokens.astype(np.uint64) << np.uint64(40)
+    value = tokens.astype(np.uint64) << np.uint64(40)  # 24 bits for the token, 20 each for index and length
     value ^= indices.astype(np.uint64) << np.uint64(20)
     value ^= np.repeat(lengths, lengths).astype(np.uint64)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -136,7 +140,7 @@ class DemoModel(nn.Module):
         bias = build_packing_attention_bias(batch["sequence_ids"], torch.float32, torch.device("cpu"), causal=True)
         mask = bias.expand(-1, _HEADS, -1, -1).flatten(0, 1)  # [bins · heads, max_seq_len, max_seq_len]
         hidden = self.blocks(self.tokens(batch["input_ids"]) + self.positions(batch["position_ids"]), mask=mask)
-        labels = batch["labels"][:, 1:]
+        labels = batch["labels"][:, 1:]  # not shifted in the batch: a token's label is the token itself
         has_label = labels != _NO_LABEL
         logits = hidden[:, :-1][has_label] @ self.tokens.weight.T  # [predicted tokens, vocabulary]
         return nn.functional.cross_entropy(logits, labels[has_label])
@@ -168,7 +172,7 @@ def _train(rank: int, options: TrainerOptions, reports: Any) -> None:
     dataset = PackedDataset(server, options.dataset, options.tokens_path, batch_size=options.batch_size, seed=SEED)
     loader: DataLoader[Batch] = DataLoader(dataset, batch_size=None, num_workers=options.num_workers)
     model = DistributedDataParallel(DemoModel(options.vocab_size, options.max_seq_len))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
     for epoch in range(options.epochs):
         dataset.set_epoch(epoch)
         count = EpochCount()

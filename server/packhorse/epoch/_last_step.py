@@ -48,7 +48,7 @@ def fill_last_step(source: Source, topology: Topology) -> FilledStep:
     """Fills the last step of an epoch, which is not full, by the topology's policy, which is not DROP."""
     num_tail = topology.num_tail_bins(source.num_bins)
     tail = source.bins(np.arange(source.num_bins - num_tail, source.num_bins))
-    stretch = topology.stretch_at(topology.num_left(source.num_bins))
+    stretch = topology.stretch_at(topology.num_left(source.num_bins))  # in which the bins that are left end
     num_added = stretch.bins_per_step - num_tail
     if topology.remainder is RemainderPolicy.SPREAD:
         return _spread(tail, stretch)
@@ -56,14 +56,14 @@ def fill_last_step(source: Source, topology: Topology) -> FilledStep:
         added = source.bins(np.arange(num_added) % source.num_bins)
         added = replace(added, positions=np.full(num_added, ADDED))
     else:
-        added = replace(
+        added = replace(  # empty bins
             tail.take(np.zeros(0, np.int64)),
             bin_ends=np.zeros(num_added, np.int64),
             positions=np.full(num_added, ADDED),
             component_ids=None if tail.component_ids is None else np.full(num_added, -1, np.int32),
             templates=None,
         )
-    return FilledStep(joined((tail, added)), tail.bin_ends, np.arange(len(tail.ids)))
+    return FilledStep(bins=joined((tail, added)), tail_ends=tail.bin_ends, new_index=np.arange(len(tail.ids)))
 
 
 def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
@@ -78,16 +78,17 @@ def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
         stretch: the stretch of this step.
     """
     num_tail, num_bins = len(tail.bin_ends), stretch.bins_per_step
-    items = tail.items()
-    ends = np.searchsorted(items, tail.bin_ends)  # exclusive end of every bin among the items
-    members = np.arange(len(items) - 1, dtype=np.int64)
+    item_starts = tail.items()  # and the number of sequences at the end
+    ends = np.searchsorted(item_starts, tail.bin_ends)  # exclusive end of every bin among the items
+    item_numbers = np.arange(len(item_starts) - 1, dtype=np.int64)
+    # Number of items of every bin of the full step, 0 for an added one, and where they begin in `item_numbers`.
     sizes = np.concatenate((np.diff(ends, prepend=0), np.zeros(num_bins - num_tail, np.int64)))
     starts = np.concatenate((ends, np.zeros(num_bins - num_tail, np.int64))) - sizes
-    tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[items])
+    item_tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[item_starts])
     positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
     offsets_by_slot = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # first every rank's slot 0
     added = offsets_by_slot[offsets_by_slot >= num_tail]
-    num_filled = halve_into(members, starts, sizes, tokens, added)
+    num_filled = halve_into(item_numbers, starts, sizes, item_tokens, added)
     # If bins stay empty, the last filled one moves to the first empty one, as long as that is in an earlier slot.
     empty, filled = added[num_filled:], offsets_by_slot[sizes[offsets_by_slot] > 0][::-1]
     num_pairs = min(len(empty), len(filled))
@@ -96,12 +97,12 @@ def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
     for values in (starts, sizes, positions):
         values[new], values[old] = values[old], values[new]
     # From items to their sequences: `order` has the index in `tail` of each sequence of the new bins.
-    item_order, item_ends = laid_end_to_end(members, starts, sizes)
-    item_sizes = np.diff(items)[item_order]
+    item_order, item_ends = laid_end_to_end(item_numbers, starts, sizes)
+    item_sizes = np.diff(item_starts)[item_order]
     bounds = np.concatenate(([0], np.cumsum(item_sizes)))
-    order = np.repeat(items[item_order] - bounds[:-1], item_sizes) + np.arange(len(tail.ids))
+    order = np.repeat(item_starts[item_order] - bounds[:-1], item_sizes) + np.arange(len(tail.ids))
     bin_ends = bounds[item_ends]
-    new_index = np.empty(len(order), dtype=np.int64)
+    new_index = np.empty(len(order), dtype=np.int64)  # the inverse of `order`
     new_index[order] = np.arange(len(order))
     bins = Bins(
         **tail.sequences(order),
@@ -109,7 +110,7 @@ def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
         positions=positions,
         component_ids=None if tail.component_ids is None else _component_ids(tail, order, bin_ends),
     )
-    return FilledStep(bins, tail.bin_ends, new_index)
+    return FilledStep(bins=bins, tail_ends=tail.bin_ends, new_index=new_index)
 
 
 def _component_ids(tail: Bins, order: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int32]:

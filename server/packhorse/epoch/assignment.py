@@ -141,7 +141,7 @@ class Assignment:
             chunk_steps = self._steps_of_chunk(number, steps[0])
             if self._chunks.find(chunk_steps.start) is None:
                 yield self.topology.stretches[number], chunk_steps
-            steps = steps[len(range(steps.start, min(steps.stop, chunk_steps.stop), steps.step)) :]
+            steps = steps[len(_steps_before(chunk_steps.stop, steps)) :]
 
     def bins_to_locate(self) -> int:
         """Returns the most bins that must be arranged to locate one sequence; 0 without a balance."""
@@ -174,7 +174,7 @@ class Assignment:
             offsets[is_streamed] = self._streamed_offsets(offsets[is_streamed])
         stretches = topology.stretches
         stretch_of = np.searchsorted([stretch.first_offset for stretch in stretches[1:]], offsets, side="right")
-        per_step, per_rank, first_steps, first_offsets = np.array(
+        per_step, per_rank, first_steps, first_offsets = np.array(  # of the stretch of each sequence: int64 [n] each
             [(each.bins_per_step, each.batch_size, each.first_step, each.first_offset) for each in stretches]
         ).T[:, stretch_of]
         steps, offsets_in_step = np.divmod(offsets - first_offsets, per_step)
@@ -204,7 +204,7 @@ class Assignment:
                 continue
             while steps_left:
                 chunk = self._chunk_with(steps_left[0])
-                inside = range(steps_left.start, min(steps_left.stop, chunk.steps.stop), steps_left.step)
+                inside = _steps_before(chunk.steps.stop, steps_left)
                 first = chunk.steps.start
                 indices = slice(inside.start - first, inside.stop - first, inside.step)
                 parts.append(chunk.offsets[rank, indices].ravel())
@@ -263,6 +263,7 @@ class Assignment:
     def _compute_chunk(self, stretch: Stretch, steps: range) -> "_Chunk":
         """Computes the chunk with the given steps of a stretch: whole optimizer steps, or the last one."""
         topology = self.topology
+        # Only bins of full steps are asked for by position; the filled step has its own, which are appended.
         begin, end = (stretch.offset_of(min(each, self._num_full_steps)) for each in (steps.start, steps.stop))
         positions = np.arange(topology.start_position + begin, topology.start_position + end)
         costs = self.source.costs(positions, topology.cost_linear)
@@ -274,12 +275,17 @@ class Assignment:
         arranged = arrange_by_cost(costs, topology.balance, per_optimizer_step, topology.world_size, self._keys(begins))
         arranged += begins[:, None, None, None]
         shape = (topology.world_size, len(steps), stretch.batch_size)
-        return _Chunk(steps, arranged.transpose(2, 0, 1, 3).reshape(shape))
+        return _Chunk(steps, arranged.transpose(2, 0, 1, 3).reshape(shape))  # from [n, A, D, b] to [D, n · A, b]
 
     def _keys(self, begins: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Returns a key for each optimizer step, from the offset at which it begins: uint64 [n]."""
         positions = begins.astype(np.uint64) + np.uint64(self.topology.start_position)
         return (positions + np.uint64(1)) * GOLDEN ^ np.uint64(self._key)  # + 1, or position 0 would get `_key` itself
+
+
+def _steps_before(end: int, steps: range) -> range:
+    """Returns those of ascending steps that are below `end`."""
+    return range(steps.start, min(steps.stop, end), steps.step)
 
 
 class _Chunk(NamedTuple):

@@ -28,7 +28,7 @@ _SORTED_ROUNDS = 2
 _MOST_INSERTED = 64
 """Most shares that are sorted by insertion; more are sorted by merging."""
 _HALF_BITS = np.uint64(32)
-"""Half of the bits of a word."""
+"""A random number of 32 bits, times n, shifted by as many, is a random number below n."""
 
 
 def arrange(
@@ -96,17 +96,14 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
     num_bins = costs.shape[1]
     num_cuts = num_steps if is_micro else 1
     cut_size = num_bins // num_cuts
-    cut_bins, cut_costs, rank_of = (
-        np.empty(cut_size, np.int64),
-        np.empty(cut_size, np.int64),
-        np.empty(num_bins, np.int64),
-    )
-    dealt = np.empty((num_ranks, cut_size // num_ranks), np.int64)
+    cut_bins, cut_costs = np.empty(cut_size, np.int64), np.empty(cut_size, np.int64)  # of a cut, by descending cost
+    rank_of = np.empty(num_bins, np.int64)
+    dealt = np.empty((num_ranks, cut_size // num_ranks), np.int64)  # for each share, its bins as indices of the cut
     cuts, ranks, num_taken = np.empty(num_cuts, np.int64), np.empty(num_ranks, np.int64), np.empty(num_ranks, np.int64)
     for number in range(num_optimizer_steps):
         state = _shuffle(mix(keys[number]), cuts)
         for step in range(num_cuts):
-            end = num_bins - cuts[step] * cut_size
+            end = num_bins - cuts[step] * cut_size  # of the cut in `packed`, which ascends
             for i in range(cut_size):
                 cut_bins[i] = num_bins - 1 - (packed[number, end - 1 - i] & (MAX_BINS_PER_OPTIMIZER_STEP - 1))
             state = _shuffle(state, ranks)

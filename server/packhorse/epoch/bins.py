@@ -50,7 +50,8 @@ class Bins:
     first_tokens: PoolArray | None = None
     """First token of each piece in its sequence: uint32 or int64 [S]; None if all begin at token 0."""
     component_ids: NDArray[np.int32] | None = None
-    """A mixture's component for each bin, -1 for an empty bin: int32 [N]; None without a mixture."""
+    """A mixture's dataset for each bin, -1 for an empty bin: int32 [N]; None without a mixture. Datasets are numbered
+    in the order of components, and of the datasets in each."""
     templates: NDArray[np.int64] | None = None
     """Number of each bin's template in the source, -1 for a bin without one: int64 [N]; None if no bin has one."""
     group_ids: NDArray[np.int64] | None = None
@@ -105,7 +106,8 @@ class Bins:
         sizes = self.sizes()[which]
         ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
-        indices = np.repeat(self.bin_ends[which] - ends, sizes) + np.arange(total)  # of their sequences
+        # Of their sequences: bins that end at [2, 5], the second taken first, have the sequences [2, 3, 4, 0, 1].
+        indices = np.repeat(self.bin_ends[which] - ends, sizes) + np.arange(total)
         return Bins(
             **self.sequences(indices),
             bin_ends=ends,
@@ -153,7 +155,7 @@ def joined(parts: Sequence[Bins]) -> Bins:
         return np.concatenate(filled)
 
     num_bins, num_sequences = [len(part) for part in parts], [len(part.ids) for part in parts]
-    starts = np.cumsum([0, *num_sequences])
+    starts = np.cumsum([0, *num_sequences])  # of each part among all sequences; and their number, which is not needed
     optional: dict[str, Any] = {
         name: column(name, default, num_sequences) for name, default in SEQUENCE_COLUMNS.items()
     }

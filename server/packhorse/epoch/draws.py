@@ -215,6 +215,7 @@ def _move(block: Any, to: Any, s: Any, last_pass: Any, size: Any) -> Any:
     block[_SHIFTS + to], block[_NUM_LINES + to] = block[_SHIFTS + s], block[_NUM_LINES + s]
     step = block[_STEPS + s]
     block[_STEPS + to] = step
+    # Back to pass 0 the difference is negative, which is right in arithmetic modulo 2^32.
     block[_KEYS + to] = round_key(block[_KEYS + s], step, _ROUNDS * np.uint32(next_pass - last_pass))
     return np.uint32(next_pass)
 

@@ -23,7 +23,7 @@ def _find_entries_plainly(
         begins[i] = start + np.searchsorted(ids, wanted, side="left")
         ends[i] = start + np.searchsorted(ids, wanted, side="right")
     # The ranges that are not empty, one after another.
-    which, length_index = np.nonzero((ends > begins).T)
+    which, length_index = np.nonzero((ends > begins).T)  # transposed, so by wanted id first
     begins, sizes = begins[length_index, which], (ends - begins)[length_index, which]
     if not has_pieces:
         which, first = np.unique(which, return_index=True)
@@ -67,7 +67,7 @@ def find_entries(
             low = tables.pool_starts[length_index]
             end = low + tables.counts[length_index]
             high = end
-            while low < high:
+            while low < high:  # the first entry of this length whose id is not below the wanted one
                 middle = (low + high) >> 1
                 if np.int64(pool[middle]) < wanted[w]:
                     low = middle + 1
@@ -157,7 +157,7 @@ def locate_entries(
         draw = np.int64(backward(row, np.uint64(entries[e] - tables.pool_starts[length_index])))
         first = repeats.first_by_length[length_index]
         last = repeats.first_by_length[length_index + 1] - 1
-        while first < last:
+        while first < last:  # the last repeat of the length whose first draw is not beyond this one
             middle = (first + last + 1) >> 1
             if tables.repeat_first_draw[repeats.repeats_by_length[middle]] <= draw:
                 first = middle

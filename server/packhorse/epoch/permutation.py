@@ -87,7 +87,7 @@ def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any)
         table[i, SIZE] = size
         table[i, OFFSET] = offsets[i]
         table[i, FORM] = (_U31 - half_bits) | ((((size - _U1) >> half_bits) + _U1) << _U32)
-        table[i, KEYS] = mix(mix(key ^ mix(tweaks[i] + GOLDEN)) + GOLDEN) | (_U1 << _U32)  # an odd step
+        table[i, KEYS] = mix(mix(key ^ mix(tweaks[i] + GOLDEN)) + GOLDEN) | (_U1 << _U32)  # bit 32 makes the step odd
 
 
 @inlined
@@ -210,15 +210,15 @@ def backward(row: Any, y: Any) -> Any:
 
 def permuted(rows: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Returns σ(values), computed in NumPy: [n]. `rows` is a parameter row, or one for each value: [n, ROW_WIDTH]."""
-    return _walked(rows, values, plain_form(_six_rounds), range(_EXTRA_IF_TINY + 1))
+    return _after_passes(rows, values, plain_form(_six_rounds), range(_EXTRA_IF_TINY + 1))
 
 
 def unpermuted(rows: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Returns σ⁻¹(values), computed in NumPy; arguments as for `permuted`."""
-    return _walked(rows, values, plain_form(_undo_six_rounds), range(_EXTRA_IF_TINY, -1, -1))
+    return _after_passes(rows, values, plain_form(_undo_six_rounds), range(_EXTRA_IF_TINY, -1, -1))
 
 
-def _walked(rows: Any, values: Any, one_pass: Any, order: range) -> Any:
+def _after_passes(rows: Any, values: Any, one_pass: Any, order: range) -> Any:
     """Takes values through all their passes, again and again until each is below its size.
 
     Args:

@@ -283,9 +283,7 @@ class PlanIndex:
         is_narrow = int(counts_array.sum()) < _NUMBERS_END and largest_short < _SHORT_NUMBERS_END
         number, short = _NARROW if is_narrow else _WIDE
         first_bin_array = np.array(first_bin, dtype=np.int64)
-        shift = max(0, first_bin[-1].bit_length() - len(sizes).bit_length() - _LOOKUP_BITS)
-        edges = np.arange((first_bin[-1] >> shift) + 2, dtype=np.int64) << shift
-        lookup = np.searchsorted(first_bin_array, edges, side="right") - 1
+        lookup, lookup_shift = _lookup_of(first_bin_array)
         return cls(
             lengths=lengths,
             counts=counts_array,
@@ -296,13 +294,26 @@ class PlanIndex:
             repeat_copies=repeat_copies.astype(short),
             repeat_first_draw=repeat_first_draw.astype(number),
             template_size=np.array(sizes, dtype=short),
-            lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int32),
-            lookup_shift=shift,
+            lookup=lookup,
+            lookup_shift=lookup_shift,
             max_sequences_per_bin=max(sizes, default=0),
             max_seq_len=max_seq_len,
             rooms=lengths if budgets is None else budgets.sizes[lengths - 1, 0].astype(np.int32),
             pool_size=int(counts_array.sum()),
         )
+
+
+def _lookup_of(first_bin: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
+    """Returns `PlanIndex.lookup` and `lookup_shift`, given the first bin of each template, and the number of bins.
+
+    The lookup has the template of every bin e << lookup_shift, up to the first of these that is beyond all bins, which
+    gets the last template: so each bin has an entry, and one after it.
+    """
+    num_templates, num_bins = len(first_bin) - 1, int(first_bin[-1])
+    shift = max(0, num_bins.bit_length() - num_templates.bit_length() - _LOOKUP_BITS)
+    edges = np.arange((num_bins >> shift) + 2, dtype=np.int64) << shift
+    lookup = np.searchsorted(first_bin, edges, side="right") - 1
+    return np.minimum(lookup, max(num_templates - 1, 0)).astype(np.int32), shift
 
 
 def _check_template(template: Template, multiplicity: int, max_seq_len: int, budgets: Budgets | None) -> None:

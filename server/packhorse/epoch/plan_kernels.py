@@ -193,10 +193,10 @@ def draw_ids(
             loaded += np.int64(pool_rows[row, SIZE])
     draws, lengths = no_draws(words), np.empty(BLOCK, np.int32)
     entries = np.empty(BLOCK, words.dtype)  # pool entries of the block before, which are prefetched
-    for s in range(BLOCK):
+    for s in range(BLOCK):  # prefetching goes up to three entries beyond those of a block, which must lie in the pool
         entries[s] = 0
-    num = num_before = first = num_tokens = np.uint64(0)  # unsigned: no index is checked for being below 0
-    done = np.uint64(begin)
+    num = num_before = num_prefetched = num_tokens = np.uint64(0)  # unsigned: no index is checked for being below 0
+    done = np.uint64(begin)  # index in the outputs up to which bins are written
     for p in range(len(templates)):
         for repeat in range(tables.first_repeat[templates[p]], tables.first_repeat[templates[p] + 1]):
             length_index, copies_left = np.uint64(tables.repeat_length[repeat]), np.uint64(tables.repeat_copies[repeat])
@@ -210,13 +210,13 @@ def draw_ids(
                     done += num_before
                     permute_pools(draws, num, entries)
                     _lay_out(lengths, num, done, lengths_out)
-                    num_before, num, first = num, np.uint64(0), np.uint64(0)
+                    num_before, num, num_prefetched = num, np.uint64(0), np.uint64(0)
                 set_draws(draws, num, pool_rows, length_index, draw)
                 fill_lanes(lengths, num, length)
-                if first < num_before:
-                    prefetch_column(entries, first, _PREFETCHED_AT_ONCE, pool)
-                    prefetch_column(entries, first, _PREFETCHED_AT_ONCE, first_tokens)
-                    first += _PREFETCHED_AT_ONCE
+                if num_prefetched < num_before:
+                    prefetch_column(entries, num_prefetched, _PREFETCHED_AT_ONCE, pool)
+                    prefetch_column(entries, num_prefetched, _PREFETCHED_AT_ONCE, first_tokens)
+                    num_prefetched += _PREFETCHED_AT_ONCE
                 taken = min(copies_left, _LANES)
                 num, draw, copies_left = num + taken, draw + taken, copies_left - taken
     fetch_column(entries, num_before, done, pool, ids_out)

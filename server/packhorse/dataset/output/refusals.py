@@ -16,7 +16,9 @@ from packhorse.dataset.plain_files import read_file
 from packhorse.parameters import parameter
 
 _OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
+"""Fields by which our manifest is recognised, of any release."""
 _SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
+"""Fields by which seqpack's manifest is recognised."""
 _SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
 _VERSION = re.compile(r"[1-9][0-9]*")
 _SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
@@ -88,9 +90,9 @@ def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
     """
     folder = output.resolve()
     for path, name in ((Path.cwd(), "the working directory"), *((path, f"the input {path}") for path in inputs)):
-        kept = path.resolve()
-        if folder == kept or folder in kept.parents:
-            relation = "is" if folder == kept else "holds"
+        needed = path.resolve()
+        if folder == needed or folder in needed.parents:
+            relation = "is" if folder == needed else "holds"
             raise FileExistsError(
                 parameter("output") + f" {output} {relation} {name} and would be replaced with it; give another output"
             )
@@ -101,13 +103,11 @@ def _obstacle(output: Path) -> str:
     if not output.is_dir():
         return "is not a folder"
     try:
-        fields = json.loads(read_file(output / MANIFEST, MOST_MANIFEST_BYTES))
+        content = read_file(output / MANIFEST, MOST_MANIFEST_BYTES)
     except PreparedDatasetError:
         return f"has no {MANIFEST} of a dataset"
-    except (ValueError, RecursionError):
-        fields = None
-    is_ours = isinstance(fields, dict) and fields.keys() >= _OUR_FIELDS
-    is_seqpack = isinstance(fields, dict) and fields.keys() >= _SEQPACK_FIELDS
+    fields = _fields_of(content)
+    is_ours, is_seqpack = fields >= _OUR_FIELDS, fields >= _SEQPACK_FIELDS
     if not is_ours and not is_seqpack:
         return f"its {MANIFEST} is not a dataset's"
     for entry in sorted(os.scandir(output), key=lambda entry: entry.name):
@@ -124,17 +124,28 @@ def _obstacle(output: Path) -> str:
     return ""
 
 
+def _fields_of(content: bytes) -> set[str]:
+    """Returns the names of the fields of a JSON object; none if the bytes are anything else."""
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError):
+        return set()
+    return set(parsed) if isinstance(parsed, dict) else set()
+
+
 def _holds_only_versions(folder: "os.DirEntry[str]") -> bool:
     """Returns whether a folder `versions` holds only folders 1, 2, …, and these only files of a prepared dataset."""
     return folder.is_dir(follow_symlinks=False) and all(
-        entry.is_dir(follow_symlinks=False)
-        and _VERSION.fullmatch(entry.name)
-        and all(
-            _holds_only_files(file)
-            if file.name == TOKENS
-            else file.is_file(follow_symlinks=False) and file.name in FILES
-            for file in os.scandir(entry)
-        )
+        _VERSION.fullmatch(entry.name) and _is_version(entry) for entry in os.scandir(folder)
+    )
+
+
+def _is_version(folder: "os.DirEntry[str]") -> bool:
+    """Returns whether a folder holds only files of a prepared dataset, and perhaps its folder of token files."""
+    return folder.is_dir(follow_symlinks=False) and all(
+        _holds_only_files(entry)
+        if entry.name == TOKENS
+        else entry.is_file(follow_symlinks=False) and entry.name in FILES
         for entry in os.scandir(folder)
     )
 

@@ -61,8 +61,8 @@ def written_whole(
         keeps_versions: whether a folder with earlier versions may be replaced, because the new folder holds them too.
         partial: the folder to write into, which must not exist, on the same file system; None for a random hidden name
             beside `output`.
-        meanwhile: a folder of temporary files on the same disk. Its size counts as needed in the message of a full
-            disk.
+        meanwhile: a folder of temporary files on the same disk, which is needed only until the end. Its size counts as
+            needed in the message of a full disk.
 
     Raises:
         FileExistsError: `output` exists and may not be replaced. This is checked at the beginning and at the end.
@@ -111,7 +111,7 @@ def _repair(output: Path) -> None:
 def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSError:
     """Returns an error that says how many bytes the output needs at least, and how many are free."""
     free_bytes = shutil.disk_usage(output.parent).free
-    if meanwhile is not None:  # its bytes are needed too, so they count as free
+    if meanwhile is not None:  # it is still there, and its bytes are among the needed ones: what it holds is available
         free_bytes += sum(_BLOCK_BYTES * path.lstat().st_blocks for path in meanwhile.rglob("*"))
     if needed_bytes > free_bytes:
         free = f" and {free_bytes:,} are free"

@@ -2,6 +2,9 @@
 
 Owns the comparison and its report. The caller gives a function that looks lengths up; comparing files with their
 checksums is in `files`.
+
+In this file an entry is one of `PreparedDataset.ids`: a sequence of the plan, or a piece of a split one. Reports count
+dropped sequences as entries too. Shape letter: S sequences that are looked up together.
 """
 
 from collections.abc import Callable, Iterator
@@ -68,7 +71,7 @@ class LengthReport:
     """The first ten differences, as a rule one for each sequence."""
 
     def add(self, other: "LengthReport") -> None:
-        """Adds the result for another part of the plan."""
+        """Adds the result of a task; its `entries` are not added, because `verify_lengths` counts all of them."""
         self.compared += other.compared
         self.tokens += other.tokens
         self.differing += other.differing
@@ -100,8 +103,8 @@ def verify_lengths(
         open_lengths: opens the data and returns the function that looks lengths up. Each process calls it once, and
             its tasks share the result. With several workers it must pickle, and be of a module that they can import.
         order: "id" if neighbouring ids are cheap to look up together.
-        sample: number of entries of the plan to compare, the same entries each time; None compares all entries, and
-            dropped sequences too.
+        sample: number of entries of the plan to compare, the same entries each time; None, or as many as there are,
+            compares all entries, and dropped sequences too.
         workers: number of processes.
         progress: shows the sequences that were compared.
 
@@ -110,11 +113,13 @@ def verify_lengths(
         ValueError: `open_lengths` cannot open the data.
     """
     dataset = open_prepared(folder, check_pool=False)
+    if sample is not None and sample >= len(dataset.ids):
+        sample = None
     report = LengthReport(entries=len(dataset.ids) + len(_dropped(dataset)))
-    for cached in (_opened, _opened_lengths):
+    for cached in (_opened, _opened_lengths):  # the folder or the data may have been replaced since an earlier call
         cached.cache_clear()
-    tasks = [_Task(folder, open_lengths, part) for part in _parts(dataset, order, sample, workers)]
-    total = report.entries if sample is None else min(sample, len(dataset.ids))
+    tasks = [_Task(folder, open_lengths, each) for each in _selections(dataset, order, sample, workers)]
+    total = report.entries if sample is None else sample
     with open_engine(workers) as engine, progress.task("comparing lengths", total, "sequences") as advance:
         for result in engine.map(_compare, tasks):
             report.add(result)
@@ -123,7 +128,7 @@ def verify_lengths(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Selection:
     """The entries that one task compares."""
 
     kind: Literal["entries", "ids", "chosen", "dropped"]
@@ -141,33 +146,33 @@ class _Task:
 
     folder: Path
     open_lengths: Callable[[], LengthsOf]
-    part: _Part
+    selection: _Selection
 
 
-def _parts(dataset: PreparedDataset, order: Order, sample: int | None, workers: int) -> Iterator[_Part]:
-    """Yields the work of `verify_lengths`, divided into parts that workers can take one by one."""
+def _selections(dataset: PreparedDataset, order: Order, sample: int | None, workers: int) -> Iterator[_Selection]:
+    """Yields the work of `verify_lengths`, divided into tasks that workers can take one by one."""
     ids = dataset.ids
     num_entries = len(ids)
-    if sample is not None and sample < num_entries:
+    if sample is not None:
         chosen = np.random.default_rng(0).choice(num_entries, sample, replace=False)
-        chosen = chosen[np.argsort(ids[chosen], kind="stable")]
-        for chosen_of_part in np.array_split(chosen, min(max(workers, 1) * _TASKS_OF_A_WORKER, sample)):
-            yield _Part("chosen", chosen=chosen_of_part)
+        chosen = chosen[np.argsort(ids[chosen], kind="stable")]  # neighbouring ids are cheap to look up together
+        for chosen_of_task in np.array_split(chosen, min(max(workers, 1) * _TASKS_OF_A_WORKER, sample)):
+            yield _Selection("chosen", chosen=chosen_of_task)
         return
     if order == "pool":
         for first in range(0, num_entries, _ENTRIES_IN_A_TASK):
-            yield _Part("entries", first, min(first + _ENTRIES_IN_A_TASK, num_entries))
+            yield _Selection("entries", first, min(first + _ENTRIES_IN_A_TASK, num_entries))
     elif num_entries:
         # Each task takes a range of ids, so that a file is decoded by one task only. It finds its entries by scanning
-        # the whole pool.
+        # all ids. With more tasks more is scanned, with fewer each holds more entries.
         low, high = int(ids.min()), int(ids.max()) + 1
         for_workers = workers * _TASKS_OF_A_WORKER if workers > 1 else 1
         num_tasks = min(max(for_workers, ceil(num_entries / _SCANNED_FOR_A_TASK)), high - low)
         edges = [low + (high - low) * number // num_tasks for number in range(num_tasks + 1)]
         for first, end in pairwise(edges):
-            yield _Part("ids", first, end)
+            yield _Selection("ids", first, end)
     if len(_dropped(dataset)):
-        yield _Part("dropped")
+        yield _Selection("dropped")
 
 
 def _compare(task: _Task) -> LengthReport:
@@ -175,11 +180,11 @@ def _compare(task: _Task) -> LengthReport:
     dataset, lengths_of = _opened(task.folder), _opened_lengths(task.open_lengths)
     report = LengthReport()
     comparison = _Comparison(dataset, lengths_of, report)
-    if task.part.kind == "dropped":
+    if task.selection.kind == "dropped":
         dropped = _dropped(dataset)
         comparison.compare(dropped[:, 0], None)
     else:
-        for entries in _entries(dataset, task.part):
+        for entries in _entries(dataset, task.selection):
             comparison.compare(dataset.ids[entries].astype(np.int64), entries)
     return report
 
@@ -248,8 +253,9 @@ class _Comparison:
         rest = found.astype(np.int64)  # tokens from the entry's first one to the sequence's end
         if first_tokens is not None:
             rest -= first_tokens[entries]
-        own = np.where(is_over, np.minimum(rest, rule.longest), rest)  # the entry's own tokens in its bin
+        own = np.where(is_over, np.minimum(rest, rule.longest), rest)  # its tokens in its bin; an over-long one was cut
         self._report.tokens += int(own.sum())
+        # Different lengths may have one room, so a length that no bin can hold is also wrong if the room is right.
         is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)
         for i in np.flatnonzero(is_wrong & ~has_changed).tolist():  # the changed ones were reported above
             planned = f"{rooms[i]} tokens" if rule.is_plain else f"a room of {rooms[i]} tokens"
@@ -295,13 +301,15 @@ class _Comparison:
             self._report.first.append(Difference(sequence_id, planned, found, f"sequence {sequence_id}: {why}"))
 
 
-def _entries(dataset: PreparedDataset, part: _Part) -> Iterator[NDArray[np.int64]]:
-    """Yields the indices of a part's entries among the dataset's ids, at most `_ENTRIES_AT_ONCE` at a time."""
-    if part.kind == "entries":
-        for first in range(part.first, part.end, _ENTRIES_AT_ONCE):
-            yield np.arange(first, min(first + _ENTRIES_AT_ONCE, part.end))
+def _entries(dataset: PreparedDataset, selection: _Selection) -> Iterator[NDArray[np.int64]]:
+    """Yields the indices of a task's entries among the dataset's ids, at most `_ENTRIES_AT_ONCE` at a time."""
+    if selection.kind == "entries":
+        for first in range(selection.first, selection.end, _ENTRIES_AT_ONCE):
+            yield np.arange(first, min(first + _ENTRIES_AT_ONCE, selection.end))
         return
-    entries = _entries_with_ids(dataset.ids, part.first, part.end) if part.chosen is None else part.chosen
+    entries = selection.chosen
+    if entries is None:
+        entries = _entries_with_ids(dataset.ids, selection.first, selection.end)
     for first in range(0, len(entries), _ENTRIES_AT_ONCE):
         yield entries[first : first + _ENTRIES_AT_ONCE]
 

@@ -36,10 +36,11 @@ from packhorse.topology import Topology
 
 _DATASET = "python"
 _VOCAB_SIZE = 8192
-_WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2
+_WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2  # workers and bins of a batch are those of each rank
 _TRAIN_STEPS = 12
+"""Steps at the beginning of each epoch that train the model; the batches after them are only counted."""
 _KILL_AFTER = Step(epoch=0, number=5)
-"""The step of any rank after which the server is killed."""
+"""The server is killed once the first rank has reported this step; never, if there are too few documents for it."""
 _PROBED_EPOCHS = range(1000, 1020)
 """Epochs that nobody trains on, for measuring the time to the first bin."""
 _DRY_SECONDS = 2.0
@@ -118,10 +119,10 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
         repr(PackingStats.from_templates(dataset.templates, max_seq_len, proven_bound=dataset.manifest.lower_bound))
     )
     manifest = dataset.manifest
-    padded = manifest.total_tokens / (manifest.num_sequences * max_seq_len)
+    unpacked_efficiency = manifest.total_tokens / (manifest.num_sequences * max_seq_len)
     console.print(
-        f"one sequence a row would be {padded:.2%} efficient: packing needs {manifest.num_bins:,} rows instead of "
-        f"{manifest.num_sequences:,} ({time.perf_counter() - started:.1f} s)"
+        f"one sequence a row would be {unpacked_efficiency:.2%} efficient: packing needs {manifest.num_bins:,} rows "
+        f"instead of {manifest.num_sequences:,} ({time.perf_counter() - started:.1f} s)"
     )
     if manifest.over_length.sequences:
         console.print(
@@ -171,7 +172,7 @@ def _train(
             try:
                 report = reports.get(timeout=_DRY_SECONDS)
             except queue.Empty:
-                if training.is_served:
+                if training.is_served:  # no rank waits for a server: the model takes its time, or a rank is dead
                     _check_alive(ranks, silent_seconds=time.monotonic() - heard)
                 else:
                     training.serve_again()
@@ -208,7 +209,7 @@ class _Training:
         if isinstance(event, EpochCount):
             self.counts[report.rank].append(event)
         elif not self.is_served:
-            self._steps_without_server += 1
+            self._steps_without_server += 1  # its bins had come before the server was killed
         elif event == _KILL_AFTER and not self._was_killed:
             self._server.kill()
             self.is_served, self._was_killed = False, True

@@ -70,17 +70,19 @@ def shuffle_quality(
     positions, lengths = _in_corpus_order(first)
     next_positions, _ = _in_corpus_order(second)
     num_bins = plan.num_bins
-    gaps = (num_bins - positions + next_positions) / num_bins
+    gaps = (num_bins - positions + next_positions) / num_bins  # epochs until each sequence comes again
     windows = np.searchsorted(first.window_starts, positions, side="right")
     global_positions, _ = _in_corpus_order(unwindowed)
-    # Of random pairs, a share of 2 · NEAR - NEAR² is near.
+    global_windows = global_positions * num_windows // num_bins  # as many equal ranges of positions as windows
+    near_share = float((np.abs(np.diff(positions)) <= NEAR * num_bins).mean())
+    near_by_chance = 2 * NEAR - NEAR**2  # share of random pairs that are near
     return ShuffleQuality(
         num_windows=num_windows,
         chi_square=_chi_square(positions, num_bins),
-        neighbours=float((np.abs(np.diff(positions)) <= NEAR * num_bins).mean() / (2 * NEAR - NEAR**2)),
+        neighbours=near_share / near_by_chance,
         return_epochs=float(np.quantile(gaps, _RETURNED)),
         read=_read_share(windows, lengths),
-        read_globally=_read_share(global_positions * num_windows // num_bins, lengths),
+        read_globally=_read_share(global_windows, lengths),
     )
 
 
@@ -108,19 +110,19 @@ def _chi_square(positions: NDArray[np.int64], num_bins: int) -> float:
     return float(((table - expected)[known] ** 2 / expected[known]).sum() / (_CELLS - 1) ** 2)
 
 
-def _read_share(parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
-    """Returns the bytes of all pages read, relative to the bytes of all tokens; a part of an epoch reads a page once.
+def _read_share(windows: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
+    """Returns the bytes of all pages read, relative to the bytes of all tokens; a window of an epoch reads a page once.
 
     Args:
-        parts: part of the epoch in which each sequence comes, in the order of the corpus: int64 [n].
+        windows: window of the epoch in which each sequence comes, in the order of the corpus: int64 [n].
         lengths: lengths in tokens, in the same order: int64 [n].
     """
     ends = np.cumsum(lengths) * BYTES_PER_TOKEN
-    order = np.argsort(parts, kind="stable")  # of reading: part after part, each in the order of the corpus
-    part = parts[order]
+    order = np.argsort(windows, kind="stable")  # of reading: window after window, each in the order of the corpus
+    window = windows[order]
     first_page = (ends - lengths * BYTES_PER_TOKEN)[order] // PAGE_BYTES
     last_page = (ends[order] - 1) // PAGE_BYTES
     # Whether a sequence begins in the page in which the one before it ends, which is read once.
-    is_shared = (part[1:] == part[:-1]) & (first_page[1:] == last_page[:-1])
+    is_shared = (window[1:] == window[:-1]) & (first_page[1:] == last_page[:-1])
     num_pages = int((last_page - first_page + 1).sum() - is_shared.sum())
     return num_pages * PAGE_BYTES / float(ends[-1])

@@ -115,7 +115,7 @@ def waiting_of_plan(
         topology: as in `waiting_of`.
         balances: as in `waiting_of`.
     """
-    no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
+    no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)  # takes no memory
     return waiting_of(EpochView(plan, no_ids, seed=0, epoch=0), topology, balances)
 
 
@@ -124,7 +124,7 @@ def waiting_of_costs(
 ) -> dict[Balance, Waiting]:
     """Computes `waiting_of` from the costs of bins in the order of an epoch: int64 [n, W]."""
     shape = (len(costs), topology.accumulation, topology.world_size, topology.stretches[0].batch_size)
-    keys = np.arange(len(costs), dtype=np.uint64)
+    keys = np.arange(len(costs), dtype=np.uint64)  # any will do: a key only says which rank gets which share
     waiting = {}
     for balance in balances:
         in_order = costs

@@ -78,6 +78,7 @@ class ComponentOrder:
         while done < len(positions):
             chunk_number = (first + int(positions[done])) // _CHUNK
             chunk = self._chunk(chunk_number)
+            # What each component has from `first` to the chunk; below 0 if the chunk begins before `first`.
             base = np.array([a - b for a, b in zip(chunk.counts_before, before, strict=True)], dtype=np.int64)
             begin = chunk_number * _CHUNK - first
             done = _look_up(chunk.components, chunk.numbers, base, begin, positions, done, components, numbers)
@@ -98,9 +99,10 @@ class ComponentOrder:
             numbers: for each position, the number of the component's positions from `first` to there: int64 [N].
         """
         positions = np.empty(len(numbers), dtype=np.int64)
-        chunks = range(first // _CHUNK, -(-end // _CHUNK))
+        chunks = range(first // _CHUNK, -(-end // _CHUNK))  # numbers of chunks, up to the one in which `end` lies
         for i, number in enumerate(numbers.tolist()):
             number_from_0 = number + before[component]
+            # The last chunk before which the component has no more positions than this number.
             index = bisect_right(chunks, number_from_0, key=lambda c: self._tree.before_of(component, c * _CHUNK)) - 1
             chunk = self._chunk(chunks[index])
             number_in_chunk = number_from_0 - chunk.counts_before[component]

@@ -153,16 +153,34 @@ def _progress_without_caps(split: Split, key: np.uint64, m: int) -> tuple[int, i
     part, whole, forced = split.part, split.whole, max(split.forced - m, 0)
     num_lesser, m = min(m, split.forced), max(m - split.forced, 0)
     if not part:
-        return num_lesser, 0, State(forced, 0, NO_CAP, _NO_ITEM, NO_CAP, _NO_ITEM, 0)
+        never = State(
+            forced=forced,
+            offset=0,
+            length=NO_CAP,
+            item=_NO_ITEM,
+            next_length=NO_CAP,
+            next_item=_NO_ITEM,
+            next_over=0,
+        )
+        return num_lesser, 0, never  # stratum 0 never ends
     due = split.debt + m * part
     if due < 0:  # the lesser has had too much: stratum 0 has not begun
         length = -(due // part)
         next_item, next_length, next_over = _item(np.uint64(0), due + length * part, part, whole, key, -1, False)
-        return num_lesser, -1, State(forced, 0, length, _NO_ITEM, next_length, next_item, next_over)
+        waiting = State(
+            forced=forced,
+            offset=0,
+            length=length,
+            item=_NO_ITEM,
+            next_length=next_length,
+            next_item=next_item,
+            next_over=next_over,
+        )
+        return num_lesser, -1, waiting
     # The current stratum, its cells that are over, and the units between its begin and that of its first cell.
     stratum, offset = divmod(due, whole)
     offset, rest = divmod(offset, part)
-    cut = split.debt // part if split.debt > 0 else -1
+    cut = split.debt // part if split.debt > 0 else -1  # of stratum 0, see `_item`
     is_taken = False
     if stratum and rest:
         cut_before = cut if stratum == 1 else -1
@@ -172,7 +190,16 @@ def _progress_without_caps(split: Split, key: np.uint64, m: int) -> tuple[int, i
     is_taken = over > 0 and item == length - 1
     next_item, next_length, next_over = _item(_modulo(stratum + 1), over, part, whole, key, -1, is_taken)
     num_lesser += stratum + (item < offset)
-    return num_lesser, stratum, State(forced, offset, length, item, next_length, next_item, next_over)
+    state = State(
+        forced=forced,
+        offset=offset,
+        length=length,
+        item=item,
+        next_length=next_length,
+        next_item=next_item,
+        next_over=next_over,
+    )
+    return num_lesser, stratum, state
 
 
 def _modulo(stratum: int) -> np.uint64:

@@ -7,7 +7,7 @@ less than 1, three by less than 2, four by less than 3, and any number by less t
 
 Owns `SplitTree`: how many of the first n positions each component gets, and which component gets each of the next ones.
 Leaves a single split, and what debts and caps are, to `_split`; remembering positions to `_component_order`, and what
-is due to each component to `stages`.
+is due to each component to `_dues`.
 """
 
 import heapq
@@ -209,7 +209,7 @@ def _deal(
     is_lesser_buffer = np.empty(num, np.uint8)
     begins, ends = np.zeros(len(children), np.int64), np.zeros(len(children), np.int64)
     _give(root, 0, num, positions, begins, ends, components_out, numbers_out)
-    for node in range(len(children) - 1, -1, -1):
+    for node in range(len(children) - 1, -1, -1):  # from the root down: it has the highest number
         begin, end = begins[node], ends[node]
         if begin == end:
             continue

@@ -89,8 +89,8 @@ class Groups:
 
         begins = _first_not(lambda indices: self.members[members_by_id(indices), _ID] < ids, num_members, len(ids))
         ends = _first_not(lambda indices: self.members[members_by_id(indices), _ID] <= ids, num_members, len(ids))
-        sizes = np.maximum(ends - begins, 1)
-        which = np.repeat(np.arange(len(ids)), sizes)
+        sizes = np.maximum(ends - begins, 1)  # rows of each id
+        which = np.repeat(np.arange(len(ids)), sizes)  # [2, 1] -> [0, 0, 1]
         indices = np.arange(len(which)) + (begins - np.cumsum(sizes) + sizes)[which]
         return which, np.where(indices < ends[which], members_by_id(np.minimum(indices, num_members - 1)), -1)
 
@@ -162,12 +162,10 @@ class GroupedSource:
             costs += np.diff(np.concatenate(([0], np.cumsum(prefix_costs)))[bins.bin_ends], prepend=0)
         if groups.resources is None or not any(groups.costs):
             return costs
-        packed = self._source.bins(positions)
-        members, sizes = groups.members_of(packed.ids)
+        members, _ = groups.members_of(self._source.bins(positions).ids)
         member_costs = groups.resources[members].astype(np.int64) @ np.array(groups.costs)
         costs_before = np.concatenate(([0], np.cumsum(member_costs)))
-        ends = np.concatenate(([0], np.cumsum(sizes)[packed.bin_ends - 1]))
-        return costs + np.diff(costs_before[ends])
+        return costs + np.diff(costs_before[bins.bin_ends], prepend=0)
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where members are in the epoch."""
@@ -203,7 +201,7 @@ class GroupedSource:
         packed = self._source.bins(unique)
         _, sizes = self._groups.members_of(packed.ids)
         before = np.concatenate(([0], np.cumsum(sizes)))
-        firsts = (packed.bin_ends - packed.sizes())[which]
+        firsts = (packed.bin_ends - packed.sizes())[which]  # first group of each group's bin, as an index of `sizes`
         counts = np.zeros(len(positions), dtype=np.int64)
         counts[positions >= 0] = before[firsts + index_in_bin[positions >= 0]] - before[firsts]
         return counts

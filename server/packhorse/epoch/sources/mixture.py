@@ -4,9 +4,10 @@ Owns `Mixture`: the stages at which weights change, how many bins each component
 chain of digests. Leaves components and stages to `stages`, what is due to each component to `_dues`, the bins of one
 epoch to `mixture_epoch`, and which position gets which component to `_split_tree`.
 
-A draw is `bins_per_draw` consecutive bins of one component, by default a single bin; inside this file positions and
-limits are counted in draws. A segment is a range of an epoch's draws in which the weights are the same. What is due to
-a component is its exact share of the draws so far; a debt is what was due to it but not given.
+A draw is `bins_per_draw` consecutive bins of one component, by default a single bin. Callers give and get positions and
+numbers of bins; segments, limits, and what is due or given are counted in draws. A segment is a range of an epoch's
+draws in which the weights are the same. What is due to a component is its exact share of the draws so far; a debt is
+what was due to it but not given.
 """
 
 import hashlib
@@ -133,7 +134,7 @@ class Mixture:
         checked_integer("num_bins", self.num_bins, 1, MAX_BINS)
         check_whole_draws("num_bins", self.num_bins, bins_per_draw)
         self._draws_per_epoch = self.num_bins // bins_per_draw
-        self._epochs = lru_cache(maxsize=1)(self._epoch)
+        self._epochs = lru_cache(maxsize=1)(self._epoch)  # of this mixture only; a decorator would share it among all
         if self.when_out is not WhenOut.REPEAT:
             self._check_enough()
 
@@ -165,7 +166,7 @@ class Mixture:
             ]
             digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
             chain.append((first, digest))
-            facts = {"after": digest}
+            facts = {"after": digest}  # which covers the facts of the whole mixture, and all stages so far
         return tuple(chain)
 
     def appended(self, stage: Stage, position: int, components: Sequence[Component] = ()) -> "Mixture":

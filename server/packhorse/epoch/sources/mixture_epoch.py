@@ -159,6 +159,7 @@ class MixtureEpoch:
         parts = [rows_of_missing(unique)]  # in case that no component has an id
         for component, (epoch, begin, num_taken) in enumerate(self.taken):
             num_bins, end = max(self._components[component].num_bins, 1), begin + num_taken
+            # At least one epoch, also of a component from which no bin is taken: its ids are known, without a position.
             for epochs_on in range(begin // num_bins, max(-(-end // num_bins), begin // num_bins + 1)):
                 found = self._components[component].source_of(epoch + epochs_on).locate(unique)
                 numbers = np.where(found.positions < 0, -1, found.positions + epochs_on * num_bins - begin)
@@ -216,7 +217,7 @@ class MixtureEpoch:
     def _look_up_draws(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns each draw's component, and the draw's number among those of the component in this epoch."""
         if len(self._segments) == 1:
-            return self._segments[0].look_up(draws)
+            return self._segments[0].look_up(draws)  # nothing comes before it in the epoch
         components = np.empty(len(draws), dtype=np.int32)
         numbers = np.empty(len(draws), dtype=np.int64)
         segment_of = np.searchsorted(self._firsts, draws, side="right") - 1

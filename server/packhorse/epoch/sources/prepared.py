@@ -74,7 +74,7 @@ class EpochView:
         fill_parameters(
             np.maximum(plan.counts, 1).view(np.uint64),  # a window may lack a length
             plan.pool_starts.view(np.uint64),
-            plan.lengths.astype(np.uint64) | np.uint64(window << 32),
+            plan.lengths.astype(np.uint64) | np.uint64(window << 32),  # another tweak for each length and window
             np.uint64(derive_key(self.seed, self.epoch, "pool")),
             self._pool_rows,
         )

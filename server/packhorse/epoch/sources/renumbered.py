@@ -36,8 +36,8 @@ class SkipSource:
         self._source = source
         ranges = np.array(skips.within(source.num_bins).ranges, dtype=np.int64).reshape(-1, 2)
         self._firsts, self._ends = ranges[:, 0], ranges[:, 1]
-        self._skipped = np.concatenate(([0], np.cumsum(self._ends - self._firsts)))
-        self._gaps = self._firsts - self._skipped[:-1]
+        self._skipped = np.concatenate(([0], np.cumsum(self._ends - self._firsts)))  # positions in the first i ranges
+        self._gaps = self._firsts - self._skipped[:-1]  # for each range, the new position of the first bin after it
         self.num_bins = source.num_bins - int(self._skipped[-1])
         self.max_seq_len = source.max_seq_len
         self.max_sequences_per_bin = source.max_sequences_per_bin

@@ -95,7 +95,7 @@ class WeightsBy(StrEnum):
 
 
 class WhenOut(StrEnum):
-    """What a mixture does after the last bin of a component's epoch."""
+    """What a mixture does after the last bin of a component's epoch, or of the last of its `most_epochs`."""
 
     REPEAT = "repeat"
     """The component's next epoch follows, in another order."""
@@ -209,10 +209,11 @@ def firsts_of(stages: Sequence[Stage], bins_per_draw: int) -> list[int]:
 
 def _as_fraction(value: object, name: str) -> Fraction:
     """Returns a weight as an exact fraction; raises a ValueError with its name if it is not a number of at least 0."""
+    refusal = ValueError(f"{name} must be a number of at least 0, got {value!r}")
     try:
-        weight = Fraction(str(value)) if not isinstance(value, bool) else None
+        weight = Fraction(str(value))  # so 0.7 is 7/10, and True is refused
     except (ValueError, ZeroDivisionError):
-        weight = None
-    if weight is None or weight < 0:
-        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+        raise refusal from None
+    if weight < 0:
+        raise refusal
     return weight

@@ -256,7 +256,7 @@ def _copy_bins(values: Any, begins: Any, bounds: Any, values_out: Any) -> None:
         bounds: index in `values_out` at which each bin begins, and the end of the last: int64 [N + 1].
         values_out: receives the bins; nothing is written outside `bounds`.
     """
-    last = np.uint64(max(bounds[-1] - WIDE_LANES, 0))
+    last = np.uint64(max(bounds[-1] - WIDE_LANES, 0))  # from here on, lanes could end outside `bounds`
     for b in range(len(begins)):
         source, at, end = np.uint64(begins[b]), np.uint64(bounds[b]), np.uint64(bounds[b + 1])
         while at < end and at < last:

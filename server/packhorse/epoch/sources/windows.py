@@ -132,7 +132,7 @@ class WindowedView:
         order = np.argsort(positions, kind="stable")
         ascending = Outline.of(len(positions))
         found = self._find_ascending(positions[order], ascending, first_template)
-        return reordered(found, ascending, np.argsort(order), outline)
+        return reordered(found, ascending, np.argsort(order), outline)  # the inverse: back to the order of `positions`
 
     def _find_ascending(self, positions: NDArray[np.int64], outline: Outline, first_template: int) -> UnfilledBins:
         """Finds the bins at ascending positions, window by window."""
@@ -178,7 +178,7 @@ class WindowedView:
         if len(ascending):
             first, last = (np.searchsorted(self.window_starts, ascending[[0, -1]], side="right") - 1).tolist()
         edges = [0, *np.searchsorted(ascending, self.window_starts[first + 1 : last + 1]).tolist(), len(ascending)]
-        for ordinal, (begin, end) in enumerate(pairwise(edges), first):
+        for ordinal, (begin, end) in enumerate(pairwise(edges), first):  # the window that comes first is 0
             if begin < end or first == last:
                 view = self._view(int(self._window_at[ordinal]))
                 yield _WindowPart(view, slice(begin, end), ascending[begin:end] - self.window_starts[ordinal])
@@ -295,7 +295,7 @@ def _fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
         lookup_out[edge] = template
 
 
-def _find_plainly(
+def _find_windows_plainly(
     tables: Any, repeats: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
 ) -> None:
     """Does the same as `_find_windows`, in NumPy."""
@@ -316,7 +316,7 @@ def _draws_before(copies_before: Any, copies: Any, window: int) -> int:
     return int((copies_before(window) * copies).sum())
 
 
-@kernel_or(_find_plainly)
+@kernel_or(_find_windows_plainly)
 def _find_windows(
     tables: Any, repeats: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
 ) -> None:
