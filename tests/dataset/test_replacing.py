@@ -239,6 +239,15 @@ def test_signals_are_held_while_leftovers_are_removed(tmp_path: Path, monkeypatc
     assert not {signal.SIGINT, signal.SIGTERM} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+def test_a_folder_to_write_into_that_exists_stays(tmp_path: Path) -> None:
+    partial = tmp_path / "partial"
+    partial.mkdir()
+    (partial / "notes.txt").touch()
+    with pytest.raises(FileExistsError, match="is there already"), written_whole(tmp_path / "out", partial=partial):
+        raise AssertionError("written into")
+    assert [path.name for path in partial.iterdir()] == ["notes.txt"]
+
+
 def _foreign_file(folder: Path) -> None:
     (folder / "notes.txt").touch()
 

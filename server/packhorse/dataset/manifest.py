@@ -134,22 +134,7 @@ class Manifest(Facts):
         Raises:
             PreparedDatasetError: the bytes are not exactly a rendered manifest of a known version.
         """
-        try:
-            content = json.loads(data)
-            version = content["format_version"]
-            stated = content.pop("checksum", None)
-            is_sound = stated == _checksum(content) and _render({**content, "checksum": stated}) == data
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise PreparedDatasetError(f"{name} is not a manifest: {error!r}") from None
-        if version != FORMAT_VERSION:
-            is_newer = isinstance(version, int) and version > FORMAT_VERSION
-            newer = "a newer release wrote it; serve it with that one, or "
-            raise PreparedDatasetError(
-                f"{name} has format version {version!r}, this release reads {FORMAT_VERSION}: "
-                f"{newer if is_newer else ''}prepare the dataset again with this one"
-            )
-        if not is_sound:
-            raise PreparedDatasetError(f"{name} was altered: its content does not match its checksum")
+        content = _sound_content(data, name)
         try:
             check_fields(cls, content)
         except ValueError as error:
@@ -217,17 +202,8 @@ class Manifest(Facts):
         yield "over_length.sequences is at most source_tokens", ledger.sequences <= ledger.source_tokens
         if self.inputs is not None:
             yield from _rules_of_inputs(self.inputs)
-        if (groups := self.groups) is not None:
-            yield "groups has num_groups in [1, num_sequences]", 1 <= groups.num_groups <= self.num_sequences
-            yield "groups counts what it dropped from 0", 0 <= groups.num_dropped_listed <= groups.num_dropped
-            yield "groups fit bins", 1 <= groups.most_sequences <= groups.max_sequences_per_bin <= self.num_sequences
-            is_cut = options.over_length == "truncate" or (options.over_length == "split" and self.is_grouped)
-            yield "groups are neither cut nor counted by sequence", not is_cut and most_per_bin is None
-            yield (
-                "groups share prefixes without align, extra_tokens and resources",
-                not self.shares_prefixes or (options.rooms.is_plain and not self.resources),
-            )
-            yield "groups count shared tokens from 0", (groups.shared_tokens or 0) >= 0
+        if self.groups is not None:
+            yield from self._rules_of_groups(self.groups)
         yield from self._rules_of_resources()
         if (keys := self.keys) is not None:
             yield (
@@ -236,6 +212,20 @@ class Manifest(Facts):
             )
         yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
+
+    def _rules_of_groups(self, groups: GroupRecord) -> Iterator[tuple[str, bool]]:
+        """Yields the rules about the field `groups`."""
+        options = self.options
+        yield "groups has num_groups in [1, num_sequences]", 1 <= groups.num_groups <= self.num_sequences
+        yield "groups counts what it dropped from 0", 0 <= groups.num_dropped_listed <= groups.num_dropped
+        yield "groups fit bins", 1 <= groups.most_sequences <= groups.max_sequences_per_bin <= self.num_sequences
+        is_cut = options.over_length == "truncate" or (options.over_length == "split" and self.is_grouped)
+        yield "groups are neither cut nor counted by sequence", not is_cut and options.max_sequences_per_bin is None
+        yield (
+            "groups share prefixes without align, extra_tokens and resources",
+            not self.shares_prefixes or (options.rooms.is_plain and not self.resources),
+        )
+        yield "groups count shared tokens from 0", (groups.shared_tokens or 0) >= 0
 
     def _rules_of_resources(self) -> Iterator[tuple[str, bool]]:
         """Yields the rules about resources and their classes."""
@@ -248,6 +238,27 @@ class Manifest(Facts):
             yield "a resource costs at least 0", resource.cost >= 0
             yield "no sequence takes more than there is", 0 <= resource.most <= resource.total
             yield "no sequence takes more than a cap", resource.cap is None or resource.most <= resource.cap
+
+
+def _sound_content(data: bytes, name: str) -> dict[str, Any]:
+    """Returns the fields of a manifest of a known version whose checksum is right; for the arguments, see `parse`."""
+    try:
+        content: dict[str, Any] = json.loads(data)
+        version = content["format_version"]
+        stated = content.pop("checksum", None)
+        is_sound = stated == _checksum(content) and _render({**content, "checksum": stated}) == data
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise PreparedDatasetError(f"{name} is not a manifest: {error!r}") from None
+    if version != FORMAT_VERSION:  # said first: another version's checksum may be made in another way
+        is_newer = isinstance(version, int) and version > FORMAT_VERSION
+        newer = "a newer release wrote it; serve it with that one, or "
+        raise PreparedDatasetError(
+            f"{name} has format version {version!r}, this release reads {FORMAT_VERSION}: "
+            f"{newer if is_newer else ''}prepare the dataset again with this one"
+        )
+    if not is_sound:
+        raise PreparedDatasetError(f"{name} was altered: its content does not match its checksum")
+    return content
 
 
 def _rules_of_inputs(inputs: Inputs) -> Iterator[tuple[str, bool]]:

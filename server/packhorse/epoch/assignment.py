@@ -85,7 +85,7 @@ class Assignment:
             rank: in [0, world_size).
         """
         offsets = self._offsets(steps, rank)
-        if self.is_in_order(steps):
+        if self.is_in_order(steps):  # nearly all calls: no offset has to be looked at
             return self.source.bins(self.topology.start_position + offsets)
         num_full = self._num_full_bins
         is_filled = offsets >= num_full

@@ -279,7 +279,7 @@ class PlanIndex:
                     f"the templates use {drawn[index]} sequences of length {length}, but there are {counts[length]}"
                 )
         repeat_length, repeat_copies, repeat_first_draw = np.array(repeats, dtype=np.int64).reshape(-1, 3).T
-        largest_short = max(len(lengths), max(sizes, default=0))
+        largest_short = max(len(lengths), max(sizes, default=0))  # of all ShortNumbers
         is_narrow = int(counts_array.sum()) < _NUMBERS_END and largest_short < _SHORT_NUMBERS_END
         number, short = _NARROW if is_narrow else _WIDE
         first_bin_array = np.array(first_bin, dtype=np.int64)

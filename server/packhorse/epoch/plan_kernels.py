@@ -193,7 +193,7 @@ def draw_ids(
             loaded += np.int64(pool_rows[row, SIZE])
     draws, lengths = no_draws(words), np.empty(BLOCK, np.int32)
     entries = np.empty(BLOCK, words.dtype)  # pool entries of the block before, which are prefetched
-    for s in range(BLOCK):  # prefetching goes up to three entries beyond those of a block, which must lie in the pool
+    for s in range(BLOCK):  # prefetching reads up to three entries beyond those of a block: never undefined ones
         entries[s] = 0
     num = num_before = num_prefetched = num_tokens = np.uint64(0)  # unsigned: no index is checked for being below 0
     done = np.uint64(begin)  # index in the outputs up to which bins are written

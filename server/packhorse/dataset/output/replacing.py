@@ -65,7 +65,8 @@ def written_whole(
             needed in the message of a full disk.
 
     Raises:
-        FileExistsError: `output` exists and may not be replaced. This is checked at the beginning and at the end.
+        FileExistsError: `output` exists and may not be replaced. This is checked at the beginning and at the end. Or
+            `partial` exists, and stays as it is.
         OSError: the disk is full; the message names the folder, the bytes that are needed and the bytes that are free.
     """
     output = output.resolve()
@@ -74,6 +75,8 @@ def written_whole(
     output.parent.mkdir(parents=True, exist_ok=True)
     if partial is None:
         partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
+    elif os.path.lexists(partial):  # not ours: the handler below must not remove it
+        raise FileExistsError(f"{partial} is there already, and a folder is written from its beginning: remove it")
     try:
         partial.mkdir()
         yield partial

@@ -181,7 +181,7 @@ def _progress_without_caps(split: Split, key: np.uint64, m: int) -> tuple[int, i
     stratum, offset = divmod(due, whole)
     offset, rest = divmod(offset, part)
     cut = split.debt // part if split.debt > 0 else -1  # of stratum 0, see `_item`
-    is_taken = False
+    is_taken = False  # whether the item of the stratum before is its last cell, which lies in both
     if stratum and rest:
         cut_before = cut if stratum == 1 else -1
         item, length, over = _item(_modulo(stratum - 1), (rest + whole) % part, part, whole, key, cut_before, False)

@@ -158,9 +158,11 @@ class MixtureEpoch:
         unique, which_of = np.unique(wanted_ids, return_inverse=True)
         parts = [rows_of_missing(unique)]  # in case that no component has an id
         for component, (epoch, begin, num_taken) in enumerate(self.taken):
-            num_bins, end = max(self._components[component].num_bins, 1), begin + num_taken
-            # At least one epoch, also of a component from which no bin is taken: its ids are known, without a position.
-            for epochs_on in range(begin // num_bins, max(-(-end // num_bins), begin // num_bins + 1)):
+            num_bins = max(self._components[component].num_bins, 1)
+            # `epochs_on` counts from the component's first epoch. At least one is asked, also if no bin is taken from
+            # the component: its ids are known then, without a position.
+            first_on, end_on = begin // num_bins, -(-(begin + num_taken) // num_bins)
+            for epochs_on in range(first_on, max(end_on, first_on + 1)):
                 found = self._components[component].source_of(epoch + epochs_on).locate(unique)
                 numbers = np.where(found.positions < 0, -1, found.positions + epochs_on * num_bins - begin)
                 numbers[numbers >= num_taken] = -1

@@ -111,14 +111,15 @@ def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, firs
         ValueError: the source is a mixture, and the outline has no components.
     """
     find: Callable[..., UnfilledBins] | None = getattr(source, "find", None)
+    first_number = first_template or 0  # numbers of templates are overwritten at the end if it is None
     if find is not None:
-        unfilled = find(positions, outline, first_template or 0)
+        unfilled = find(positions, outline, first_number)
     else:
         bins = source.bins(positions)
         outline.sizes[:] = bins.sizes()
         outline.templates[:] = -1
         if bins.templates is not None:
-            outline.templates[:] = np.where(bins.templates < 0, -1, bins.templates + (first_template or 0))
+            outline.templates[:] = np.where(bins.templates < 0, -1, bins.templates + first_number)
         if bins.component_ids is not None:
             if outline.component_ids is None:
                 raise ValueError("a mixture's bins cannot be joined: join the bins of its components, then mix them")
