@@ -306,6 +306,28 @@ def test_an_index_that_grew_is_given_whole(tmp_path: Path, over_length: str) -> 
     assert arrays(tmp_path / "set" / "versions" / "1") == before
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ([24], [16, 8]),  # the pieces of one sequence, and then of two
+        ([24, 8], [8, 24, 4]),
+        ([24, 24, 4], [8, 8, 4, 8, 8]),
+        ([20], [12, 8]),
+    ],
+)
+def test_a_sequence_in_other_pieces_is_told_from_the_one_before(tmp_path: Path, old: list[int], new: list[int]) -> None:
+    options: dict[str, Any] = {"max_seq_len": 8, "over_length": "split", "output": tmp_path / "set"}
+    write_index(tmp_path / "x", old)
+    prepare(tmp_path / "x.idx", **options)
+    before = arrays(tmp_path / "set")
+    write_index(tmp_path / "x", new)
+    with pytest.raises(ValueError, match=r"x\.idx does not hold what set was prepared from"):
+        prepare(tmp_path / "x.idx", append=True, **options)
+    assert arrays(tmp_path / "set") == before
+    write_index(tmp_path / "x", [*old, *new])
+    assert prepare(tmp_path / "x.idx", append=True, **options).version == 2
+
+
 def test_an_id_that_is_there_already_is_named(tmp_path: Path) -> None:
     options: dict[str, Any] = {"length_column": "n", "id_column": "id", "max_seq_len": 8, "output": tmp_path / "set"}
     prepare(write(tmp_path / "a.parquet", {"n": [3, 1], "id": [70, 71]}), **options)

@@ -38,6 +38,16 @@ def test_paths(folder, name, kind):
         assert len(source) == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("arrow.arrow", ArrowSource), ("parquet.parquet", ParquetSource), ("megatron.idx", MegatronSource)],
+)
+def test_file_urls_in_a_list_are_paths(folder, name, kind):
+    source = as_token_source([(folder / name).as_uri()])
+    assert type(source) is kind
+    assert len(source) == 5
+
+
 def test_folders(folder, tmp_path):
     assert type(as_token_source(DATA / "mds")) is type(as_token_source(DATA / "mds" / "index.json")) is MdsSource
     (tmp_path / "deep").mkdir()

@@ -1,4 +1,4 @@
-"""Where output may be written: not to a URL, over a folder or, unless the user asks for it, over a file.
+"""Where output may be written: to a path that is no URL and no folder; over a file only if the user asks for it.
 
 Leaves writing files to `replacing`.
 """

@@ -94,7 +94,8 @@ def as_token_source(
     if isinstance(obj, list | tuple) and obj and all(is_url(item) for item in obj):
         return _of_urls(obj, obj, options)
     if isinstance(obj, list | tuple) and obj and all(isinstance(item, str | os.PathLike) for item in obj):
-        return _of_files([Path(item) for item in obj], obj, options)
+        named = [as_path(item) for item in obj]  # an item may be a file:// URL
+        return _of_files(list(map(Path, named)), named, options)
     if isinstance(obj, Mapping) and obj and all(isinstance(name, str) for name in obj):
         return MixtureSource(
             {name: as_token_source(data, **options, is_loss_mask=is_loss_mask) for name, data in obj.items()}

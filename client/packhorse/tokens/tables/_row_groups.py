@@ -89,7 +89,7 @@ class RowGroupSource(TableSource, FetchSource):
         self._where = files[0].where if len(files) == 1 else f"{files[0].where} and {len(files) - 1} more"
         group_rows: list[int] = []
         num_groups: list[int] = []
-        # Several threads look at files in a store. Those on a disk, which are not decoded ahead, answer at once.
+        # Several threads look at files that are decoded ahead, which are in a store. Those on a disk answer at once.
         layouts = for_each(files, lambda file: file.look()) if ahead_bytes else [file.look() for file in files]
         for file, (schema, rows) in zip(files, layouts, strict=True):
             column = choose_column(schema, column, file.where)  # the one that the first file decides for all others

@@ -82,9 +82,10 @@ def tokens_of_text(
     tokens, record = folder / "tokens" / output.name, folder / _RECORD
     arguments = [each for source in sources for each in ("--input", source)] + list(options)
     arguments += _options_of_both(columns, execution)
-    files = _files_now(arguments if old_index is None else [*arguments, str(old_index)])  # None: changes are not seen
+    files = _files_now(arguments if old_index is None else [*arguments, str(old_index)])
     request = {"arguments": arguments, "files": files}
     made = read_record(record)
+    # Without the files' stamps a change would not be seen, so the tokens are made again.
     if made is not None and files is not None and request.items() <= made.items():
         click.echo("tokens       those of the call before: neither its options nor a file has changed")
     else:

@@ -208,9 +208,8 @@ class _Comparison:
         self._dataset = dataset
         self._lengths_of = lengths_of
         self._report = report
-        rooms = sorted(dataset.counts)
-        self._rooms = np.array(rooms, dtype=np.int64)
-        self._room_ends = np.cumsum([dataset.counts[room] for room in rooms], dtype=np.int64)
+        self._rooms = dataset.plan.lengths.astype(np.int64)  # they ascend
+        self._room_ends = np.cumsum(dataset.plan.counts, dtype=np.int64)
         self._over_length = dataset.over_length()
 
     def compare(self, ids: NDArray[np.int64], entries: NDArray[np.int64] | None) -> None:

@@ -17,21 +17,26 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
         grown: the new version, complete but without its final name.
 
     Raises:
-        ValueError: a key, an id, its room or its group is missing or has changed.
+        ValueError: a key, an id, its room, the first token of a piece, or a group is missing or has changed.
     """
     if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
         raise _rewritten(before, grown)
     if before.groups is not None and grown.groups is not None:
         _refuse_other_groups(before, before.groups, grown, grown.groups)
         return  # the pool holds numbers of groups, whose members were compared
-    # For each room, every id of the old pool must be among the new pool's ids of this room; both ascend.
     new_ranges = _pool_ranges(grown)
     for room, (begin, end) in _pool_ranges(before).items():
-        old_ids = before.pool[begin:end]
         new_begin, new_end = new_ranges.get(room, (0, 0))  # of a room that the new version lacks: no ids
-        new_ids = grown.pool[new_begin:new_end]
-        at = np.searchsorted(new_ids, old_ids)  # ascends; its last place is behind the end if no new id is as great
-        if len(new_ids) < len(old_ids) or at[-1] == len(new_ids) or not np.array_equal(new_ids[at], old_ids):
+        old, new = slice(begin, end), slice(new_begin, new_end)
+        old_ids, new_ids = before.pool[old], grown.pool[new]
+        # Where each old entry must be: ids ascend, and the pieces of one sequence follow each other.
+        # old [3, 7, 7] in new [3, 5, 7, 7]: the ids begin at [0, 2, 2], and the second piece of 7 is one further.
+        at = np.searchsorted(new_ids, old_ids) + np.arange(len(old_ids)) - np.searchsorted(old_ids, old_ids)
+        if at.max() >= len(new_ids) or not np.array_equal(new_ids[at], old_ids):
+            raise _rewritten(before, grown)
+        if before.first_tokens is not None and not (
+            grown.first_tokens is not None and np.array_equal(grown.first_tokens[new][at], before.first_tokens[old])
+        ):
             raise _rewritten(before, grown)
 
 
