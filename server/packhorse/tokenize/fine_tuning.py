@@ -62,7 +62,7 @@ class FineTuningSummary:
     dropped_named: tuple[str, ...]
     """The rows of the first few of these sequences: file, and line or row."""
     dropped_too_long: int
-    """Sequences that do not fit the cutoff, left out by `cutoff="drop"`."""
+    """Sequences that do not fit the cutoff, left out by `cutoff="drop"` or `no_targets="drop"`."""
     too_long_named: tuple[str, ...]
     """The rows of the first few of these sequences."""
     open_turns: int

@@ -38,6 +38,15 @@ def now(monkeypatch):
     return now
 
 
+def test_an_independent_worker_takes_every_step_of_its_own_epoch():
+    activity = Activity(Metrics(list), "", 1)
+    call = call_of(0, worker=1, workers=2)
+    call.request.topology.mode = pb.STREAM_MODE_INDEPENDENT
+    activity.sent(call, block(0, 3), 0.0)  # steps 0, 1, 2
+    (stream,) = activity.answer().streams
+    assert stream.next_step == 3
+
+
 def test_streams_are_listed_while_they_are_open_with_the_step_that_comes_next(now):
     activity = Activity(Metrics(list), "1.2", max_streams=7)
     call = call_of(3, worker=1, first_step=5, workers=2)

@@ -103,6 +103,7 @@ def test_flat_files_join_with_pairs_and_other_types_are_refused(tmp_path: Path) 
     ("flags", "message"),
     [
         (["--train-tokenizer"], "leave out --train-tokenizer"),
+        (["--show", "2"], "leave out --show"),
         (["--tokenizer", "x.json", "--cutoff-len", "5"], "leave out --tokenizer, --cutoff-len"),
     ],
 )

@@ -138,7 +138,7 @@ class StreamRequest:
         divided_by = run.divided_by
         is_independent = topology.mode is StreamMode.INDEPENDENT
         if is_independent:
-            rank = worker = 0
+            rank = worker = 0  # of `divided_by`, which has this stream only
         header = pb.StreamHeader()
         header.CopyFrom(run.header)
         header.checksum = run.checksums.of(request.rank, request.worker)

@@ -189,14 +189,15 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                             ahead.extend(self._begin_next_block(stream, num_bytes))
                         CALLER.get().check_again()
                         sent_at = time.monotonic()
-                        for message in messages:
+                        for message in messages:  # header and first block, then one block at a time
                             with self._sending():
                                 yield message
-                            if message.HasField("block"):
-                                num_blocks += 1
-                                if num_blocks == 1:
-                                    self._metrics.first_block.observe(time.perf_counter() - started)
-                                self._count(request.dataset, message.block)
+                            if not message.HasField("block"):
+                                continue
+                            num_blocks += 1
+                            if num_blocks == 1:
+                                self._metrics.first_block.observe(time.perf_counter() - started)
+                            self._count(request.dataset, message.block)
                         messages = await self._wait_for_next_block(stream, ahead, num_bytes, sent_at)
                 finally:
                     stream.close()

@@ -66,8 +66,7 @@ class Activity(Watcher):
                 stream.num_steps, stream.digest = message.header.num_steps, message.header.digest
             else:
                 block = message.block
-                stride = call.request.topology.workers_per_rank  # type: ignore[union-attr]
-                stream.next_step = block.first_step + block.num_steps * stride
+                stream.next_step = block.first_step + block.num_steps * _step_stride(call.request)
                 self._first_steps[stream.id] = block.first_step
         self._measure_lag()
 
@@ -140,6 +139,12 @@ def _stream_of(call: Call) -> pb.StreamActivity:
         stream.world_size, stream.batch_size = request.topology.world_size, request.topology.batch_size
         stream.next_step = request.first_step
     return stream
+
+
+def _step_stride(request: Any) -> int:
+    """Returns how far apart the steps of a StreamBins are: workers take turns, but an independent one has all."""
+    topology = request.topology
+    return 1 if topology.mode == pb.STREAM_MODE_INDEPENDENT else int(topology.workers_per_rank)
 
 
 def _updated(call: Call, stream: pb.StreamActivity, now: float) -> pb.StreamActivity:

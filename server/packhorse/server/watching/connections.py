@@ -48,7 +48,7 @@ class Connections(Watcher):
     Attributes:
         most_open: connections that gRPC admits at once; None for no limit.
         num_open: connections that were open at the last look.
-        num_without_request: how many of these no request had come from.
+        num_without_request: how many of these no request had come from; those of unix sockets are not counted.
         bytes_without_request: bytes received beside the messages of requests, over connections that were open at a
             look: handshakes, headers, acknowledgements and floods. Unknown for unix sockets.
     """

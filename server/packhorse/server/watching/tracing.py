@@ -77,7 +77,7 @@ class Tracing(Watcher):
             block = self._tracer.start_span(
                 "block",
                 context=self._api.set_span_in_context(span),
-                start_time=self._last_sent_ns[call],
+                start_time=self._last_sent_ns[call],  # is there, because a stream's header comes before its blocks
                 attributes={
                     **_attributes(call),
                     "packhorse.step": message.block.first_step,

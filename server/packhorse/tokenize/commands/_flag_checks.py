@@ -32,7 +32,10 @@ Form = type[ChatColumns | PairColumns | PreferenceColumns]
 
 
 def with_standard_columns(inputs: Sequence[str], train_tokenizer: bool, flags: TokenizeFlags) -> TokenizeFlags:
-    """Returns the flags. If none says what the rows hold, the standard columns of the input are filled in."""
+    """Returns the flags. If none says what the rows hold, the standard columns of the input are filled in.
+
+    A tokenizer is trained on text only, and only text takes --bos.
+    """
     if train_tokenizer or flags.are_for_text or flags.bos is not None or flags.form_columns:
         return flags
     try:
@@ -74,17 +77,21 @@ def expanded_files(more: Sequence[str]) -> Sequence[str]:
     return more
 
 
-def refuse_with_token_files(inputs: Sequence[str], train_tokenizer: bool, values: Mapping[str, object]) -> None:
+def refuse_with_token_files(
+    inputs: Sequence[str], train_tokenizer: bool, values: Mapping[str, object], *, num_shown: int | None
+) -> None:
     """Refuses flags of text and chats if the input is token files.
 
     Args:
         inputs: the input, of which one at least is a token file.
         train_tokenizer: whether --train-tokenizer is there.
         values: the fields of `TokenizeFlags`, in the order in which the user gave the flags.
+        num_shown: the value of --show; None if it is not there.
     """
     defaults = {"undecodable": "skip", "on_bad_row": "error"}
     flags = [_flag(name) for name, value in values.items() if value and defaults.get(name) != value]
     flags += ["--train-tokenizer"] if train_tokenizer else []
+    flags += ["--show"] if num_shown is not None else []
     if flags:
         token_file = next(filter(is_token_file, inputs))
         raise click.UsageError(

@@ -248,7 +248,7 @@ def command(
         raise click.UsageError("Missing option '--output'.")
     inputs = (*inputs, *expanded_files(more))
     if any(map(is_token_file, inputs)) and output is not None:
-        refuse_with_token_files(inputs, train_tokenizer, values)
+        refuse_with_token_files(inputs, train_tokenizer, values, num_shown=num_shown)
         joined = join_token_files(inputs, output, overwrite=overwrite)
         print_summary(joined, facts_of_joined, as_json=as_json, with_paths=_runs_by_itself())
         return 1

@@ -209,7 +209,9 @@ def _saved_dataset(folder: str, paths: Sequence[str], state: str) -> Found:
             f"the folder {without_secrets(folder)} holds saved datasets; give the folder of one, such as train"
         )
     files = arrow_objects(folder) if is_url(folder) else list(map(str, arrow_files(folder)))
-    return Found([InputFile(path, "Arrow") for path in files], [path for path in paths if path not in files])
+    arrow = set(files)
+    others = [path for path in paths if path not in arrow]
+    return Found([InputFile(path, "Arrow") for path in files], others)
 
 
 def _is_metadata(path: str) -> bool:

@@ -102,6 +102,7 @@ def foreign_encoding(head: bytes) -> str:
     for mark, name in _FOREIGN_MARKS.items():
         if head.startswith(mark):
             return name
+    # The first two units of 16 bits as they are, and with the bytes of each exchanged.
     little_endian, big_endian = head[:4], head[1:2] + head[:1] + head[3:4] + head[2:3]
     for two_units in (little_endian, big_endian):
         match list(two_units):

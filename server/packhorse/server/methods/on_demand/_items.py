@@ -59,6 +59,7 @@ class Items:
     ) -> "Items":
         """Does the work of `of` for groups: `kinds` and `groups` have a number for each sequence."""
         order = np.argsort(groups, kind="stable")
+        # [0, 0, 5] -> groups begin at [0, 2]. No group is -1 (they are uint32), so the first one begins at 0.
         starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
         group_sizes = np.add.reduceat(sizes[order], starts)
         is_too_long = group_sizes[:, 0] > request.max_seq_len

@@ -25,7 +25,7 @@ TRY_MORE_RATIO = 1.05
 """Cost of the slowest rank, as a multiple of the mean, above which one more round of bins is tried."""
 
 MOST_COST = 1 << 62
-"""Most that all sequences which are balanced together may cost: costs are added up in 64 bits."""
+"""Limit, exclusive, of what all sequences cost that are balanced together: costs are added up in 64 bits."""
 
 
 def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:
@@ -74,9 +74,9 @@ def evened(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns the bins for which ranks wait least, of three: the given ones, those of `even_bins`, and one more round.
 
-    The given ones win if single items cost more than a mean bin, because bins of several sizes share rounds better. One
-    more round, D more bins, is tried only if the slowest rank's cost is over TRY_MORE_RATIO times the mean: bins that
-    are full to the last token can exchange nothing.
+    The given ones may win if single items cost more than a mean bin, because bins of several sizes share rounds better.
+    One more round, D more bins, is tried only if the slowest rank's cost is over TRY_MORE_RATIO times the mean: bins
+    that are full to the last token can exchange nothing.
 
     Args:
         indices: items of all bins, end to end, as indices into `sizes`: int64 [M].
@@ -99,6 +99,7 @@ def evened(
     num_bins = len(bin_ends) + ranks.world_size
     if duration(best) * ranks.world_size <= TRY_MORE_RATIO * costs.sum() or num_bins > len(indices):
         return best
+    # The next multiple of `num_bins` is `num_bins` itself: bins are split until there are so many.
     one_more_round = split_to_multiple(indices, bin_ends, sizes[:, 0], num_bins)
     return min(best, even_bins(*one_more_round, sizes, costs, capacities, kinds), key=duration)
 

@@ -39,8 +39,8 @@ class PackSession:
     """One PackStream: its options, the sequences of its look-ahead, and the bins of a round that is not full."""
 
     def __init__(self) -> None:
+        self._packer: OnlinePacker | None = None  # None until the options came, which replace the two below as well
         self._options = pb.PackStreamOptions()
-        self._packer: OnlinePacker | None = None
         self._rounds = Rounds(Topology(), np.zeros(0, dtype=np.int64))
         self._version = 0  # the policy's newest version so far, as messages or sequences gave it
 
@@ -65,15 +65,16 @@ class PackSession:
             raise invalid_field("payload", "options must be a stream's first message, and come once")
         if payload == "options":
             packer = _packer(request.options)
-            self._rounds = _rounds(request.options, packer.capacities)
-            self._packer, self._options = packer, request.options
+            rounds = _rounds(request.options, packer.capacities)
+            # Only now, because both calls may refuse the options, after which the client may send others.
+            self._packer, self._rounds, self._options = packer, rounds, request.options
             return self._response([], [])
         assert self._packer is not None
         if payload == "sequences":
             bins, evicted = yield from self._add(self._packer, request.sequences)
             return self._response(bins, evicted)
         if payload == "flush":
-            self._version = self._checked_version(request.flush, "flush")
+            self._version = self._version_after(request.flush, "flush")
             bins, evicted = self._evict(self._packer)
             return self._response(bins + self._rounds.flush(self._packer.flush()), evicted)
         raise invalid_field("payload", "a message must hold options, sequences or flush")
@@ -81,7 +82,11 @@ class PackSession:
     def _add(
         self, packer: OnlinePacker, sequences: pb.PackStreamSequences
     ) -> TimeSlices[tuple[list[OnlineBin], list[int]]]:
-        """Packs the sequences of a message; returns the bins that leave, and the ids that were removed as too old."""
+        """Packs the sequences of a message; returns the bins that leave, and the ids that were removed as too old.
+
+        The whole message is checked, and all its items are made, before the session changes: a refused message changes
+        nothing.
+        """
         num_sequences = len(sequences.ids)
         if len(sequences.lengths) != num_sequences:
             raise invalid_field(
@@ -93,20 +98,19 @@ class PackSession:
                 MAX_STREAM_SEQUENCES,
                 f"sequences.ids holds {num_sequences}; send at most {MAX_STREAM_SEQUENCES} in a message",
             )
-        for length in set(sequences.lengths):  # all are checked before one is packed: a refused message changes nothing
+        for length in set(sequences.lengths):
             try:
                 packer.room_of(length)
             except ValueError as error:
                 raise invalid_field("sequences.lengths", str(error)) from None
-        version = self._checked_version(sequences, "sequences")
+        version = self._version_with(sequences)
         pace = Pace()
         items: list[OnlineItem] = []
         for item in self._items(packer, sequences):
             items.append(item)
             if pace.is_over():
-                yield self._held_bytes(num_sequences)
-                pace.restart()
-        self._version = version
+                yield from self._next_slice(pace, num_sequences)
+        self._version = version  # the first change of the session; from here on `_oldest` is of the new version
         bins, evicted = self._evict(packer)
         num_packed = 0
         for item in items:
@@ -123,14 +127,20 @@ class PackSession:
                         "seconds of a processor, the most for one message; send fewer in a message, or ask for fewer "
                         "lookahead_sequences",
                     )
-                yield self._held_bytes(num_sequences)
-                pace.restart()
+                yield from self._next_slice(pace, num_sequences)
         for more in self._leaving_in_time(packer):
             bins += more
             if pace.is_over():
-                yield self._held_bytes(num_sequences)
-                pace.restart()
+                yield from self._next_slice(pace, num_sequences)
         return bins, evicted
+
+    def _next_slice(self, pace: Pace, num_sequences: int) -> TimeSlices[None]:
+        """Ends a time slice and begins the next one, while a message of `num_sequences` is packed.
+
+        As every slice does, it yields how many bytes of memory the work needs: here those of session and message.
+        """
+        yield _BYTES_PER_SEQUENCE * (num_sequences + self._rounds.num_sequences)
+        pace.restart()
 
     def _leaving_in_time(self, packer: OnlinePacker) -> Iterator[list[OnlineBin]]:
         """Yields bins whose sequences the policy's next version would make too old, so that none is lost by waiting.
@@ -171,14 +181,13 @@ class PackSession:
                     field, name = "sequences.amounts", f"sequence {ids[0]}"
                 raise invalid_field(field, f"{field}: {name}: {error}") from None
 
-    def _checked_version(self, message: pb.PackStreamSequences | pb.PackStreamFlush, within: str) -> int:
-        """Returns the policy's version after a message, and checks the versions of its sequences.
+    def _version_with(self, sequences: pb.PackStreamSequences) -> int:
+        """Returns the policy's version after a message of sequences, and checks their versions.
 
-        `within` is the message's name in errors. Raises a ServiceError if the policy's version goes back, or if
-        versions are missing, not needed, or newer than the policy's.
+        Raises a ServiceError if the policy's version goes back, or if versions are missing, not needed, or newer than
+        the policy's.
         """
-        ids: Sequence[int] = getattr(message, "ids", ())
-        versions: Sequence[int] = getattr(message, "versions", ())
+        ids, versions = sequences.ids, sequences.versions
         has_versions = self._options.HasField("max_staleness") or self._options.separate_versions
         if len(versions) != (len(ids) if has_versions else 0):
             raise invalid_field(
@@ -188,20 +197,30 @@ class PackSession:
             )
         if min(versions, default=0) < 0:
             raise invalid_field("sequences.versions", "sequences.versions must be at least 0")
-        if not message.HasField("policy_version"):
-            return max(self._version, *versions, 0)
-        version = requests.integer(f"{within}.policy_version", message.policy_version, 0)
-        if version < self._version:
-            raise invalid_field(
-                f"{within}.policy_version",
-                f"{within}.policy_version {version} goes back: the stream has seen {self._version}",
-            )
+        version = self._version_after(sequences, "sequences")
+        if not sequences.HasField("policy_version"):
+            return max(version, *versions, 0)  # a newer sequence shows that the policy has moved on
         if max(versions, default=0) > version:
             index = int(np.argmax(np.array(versions) > version))
             raise invalid_field(
                 "sequences.versions",
                 f"sequences.versions: sequence {ids[index]} is of version {versions[index]}, newer than "
                 f"policy_version {version}",
+            )
+        return version
+
+    def _version_after(self, message: pb.PackStreamSequences | pb.PackStreamFlush, within: str) -> int:
+        """Returns the policy's version that a message gives, or else the newest so far; refuses one that goes back.
+
+        `within` is the message's name in errors.
+        """
+        if not message.HasField("policy_version"):
+            return self._version
+        version = requests.integer(f"{within}.policy_version", message.policy_version, 0)
+        if version < self._version:
+            raise invalid_field(
+                f"{within}.policy_version",
+                f"{within}.policy_version {version} goes back: the stream has seen {self._version}",
             )
         return version
 
@@ -234,14 +253,10 @@ class PackSession:
             kept, evicted = packer.without_stale(item, self._oldest, whole_groups=self._options.evict_groups)
         return self._rounds.add(packer.add_item(kept)) if kept else [], evicted
 
-    def _held_bytes(self, num_sequences: int) -> int:
-        """Returns about how many bytes the session and a message of so many sequences hold; each time slice says it."""
-        return _BYTES_PER_SEQUENCE * (num_sequences + self._rounds.num_sequences)
-
     def _response(self, bins: list[OnlineBin], evicted: list[int]) -> pb.PackStreamResponse:
         num_held = len(self._packer or ()) + self._rounds.num_sequences
         response = pb.PackStreamResponse(num_sequences_held=num_held, evicted=evicted)
-        encode(_laid_end_to_end(bins), response.bins, 0)
+        encode(_laid_end_to_end(bins), response.bins, context=0)  # no header or request is in its checksum
         return response
 
 
