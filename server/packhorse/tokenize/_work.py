@@ -85,7 +85,7 @@ class _Processes(NamedTuple):
     def of(cls, execution: Execution, size_bytes: int, num_parts: int) -> Self:
         """Returns the processes for an input of a size; with Ray each task has one processor."""
         if execution.engine == "ray":
-            return cls(1, 1)
+            return cls(workers=1, threads=1)  # the cluster decides how many tasks run at once
         cores = available_cores()
         workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
         workers = max(1, min(workers, num_parts))

@@ -106,6 +106,7 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
         ).of_epoch(epoch, num_bins=num_bins, max_seq_len=max_seq_len)
         largest_batch = max(stretch.batch_size for stretch in shape.stretches)
     except ValueError as error:
+        # The error begins with its field's name, sometimes before a colon.
         field = f"topology.{str(error).partition(' ')[0].rstrip(':')}"
         raise invalid_field(field, f"topology.{error}") from None
     _check_cost(shape, max_seq_len)

@@ -103,21 +103,22 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     sizes, capacities = _sizes(request, rooms)
     items = Items.of(request, sizes, capacities)
     kinds = _kinds(items, algorithm)
-    parts = []
+    packings = []  # of each kind, with indices into its members
     for kind in kinds:
         of_kind = items.sizes[kind.members]
         if request.budgets:
-            parts.append(_pack_under_budgets(request, algorithm, of_kind, capacities, max_sequences_per_bin))
+            packings.append(_pack_under_budgets(request, algorithm, of_kind, capacities, max_sequences_per_bin))
         else:
-            parts.append(
+            packings.append(
                 _pack_rooms(
                     request, algorithm, of_kind[:, 0], max_seq_len, max_sequences_per_bin, MAX_PACK_SECONDS / len(kinds)
                 )
             )
         yield num_bytes
-    indices = np.concatenate([kind.members[part.indices] for kind, part in zip(kinds, parts, strict=True)])
-    starts = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
-    ends = np.concatenate([start + part.bin_ends for start, part in zip(starts, parts, strict=True)])
+    # All kinds' bins, end to end: indices of items, and the exclusive end of each bin.
+    indices = np.concatenate([kind.members[packed.indices] for kind, packed in zip(kinds, packings, strict=True)])
+    starts = np.cumsum([0, *(len(packed.indices) for packed in packings[:-1])])
+    ends = np.concatenate([start + packed.bin_ends for start, packed in zip(starts, packings, strict=True)])
     try:
         indices, ends = split_to_multiple(
             indices, ends, items.sizes[:, 0], ranks.world_size, allow_empty=request.allow_empty
@@ -127,7 +128,7 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     if is_balanced(ranks):
         yield num_bytes
         indices, ends = _evened_items(indices, ends, items, costs, capacities, max_sequences_per_bin, ranks)
-    indices, ends = items.members(indices, ends)
+    indices, ends = items.members(indices, ends)  # from here on, the bins are of sequences
     if is_balanced(ranks):
         order = order_of_costs(costs[indices], ends, ranks)
         bin_sizes = np.diff(ends, prepend=0)
@@ -136,7 +137,7 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         indices=indices.astype("<u4").tobytes(),
         bin_ends=ends.astype("<u4").tobytes(),
         lower_bound=sum(_lower_bound(kind, items, capacities, max_sequences_per_bin) for kind in kinds),
-        algorithm=",".join(sorted({part.algorithm for part in parts})),
+        algorithm=",".join(sorted({packed.algorithm for packed in packings})),
     )
 
 
