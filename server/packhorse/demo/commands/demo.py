@@ -82,8 +82,8 @@ def _demonstrate(console: Console, output: Path, documents: int, max_seq_len: in
     dataset = _prepare(console, summary, output, max_seq_len)
     with DemoServer(output / "datasets", output / "server.log") as server:
         console.rule("serve and train")
-        counts = _train(console, server, summary, dataset, output)
-        problems = _audit(console, server, dataset, summary, counts)
+        training = _train(console, server, summary, dataset, output)
+        problems = _audit(console, server, dataset, summary, training)
     plot = output / "packing.png"
     save_plot(dataset_report(dataset), plot)
     console.rule()
@@ -146,8 +146,8 @@ def _first_bin_seconds(target: str) -> float:
 
 def _train(
     console: Console, server: DemoServer, summary: TokenizeSummary, dataset: PreparedDataset, output: Path
-) -> list[list[EpochCount]]:
-    """Runs the ranks, kills the server and starts it again; returns each rank's counts of each epoch."""
+) -> "_Training":
+    """Runs the ranks, kills the server and starts it again; returns the training, which is complete."""
     console.print(f"server on {server.target}; first bin after {_first_bin_seconds(server.target) * 1000:.1f} ms")
     rendezvous = output / "rendezvous"
     rendezvous.unlink(missing_ok=True)
@@ -180,7 +180,7 @@ def _train(
                 heard = time.monotonic()
                 training.take(report)
     rendezvous.unlink(missing_ok=True)
-    return training.counts
+    return training
 
 
 class _Training:
@@ -193,7 +193,8 @@ class _Training:
         """The counts of each epoch that is done, by rank."""
         self.is_served = True
         """Whether the server runs."""
-        self._was_killed = False
+        self.was_killed = False
+        """Whether the server was killed; with very few documents the epochs end before."""
         self._steps_without_server = 0  # of all ranks
 
     @property
@@ -210,9 +211,9 @@ class _Training:
             self.counts[report.rank].append(event)
         elif not self.is_served:
             self._steps_without_server += 1  # its bins had come before the server was killed
-        elif event == _KILL_AFTER and not self._was_killed:
+        elif event == _KILL_AFTER and not self.was_killed:
             self._server.kill()
-            self.is_served, self._was_killed = False, True
+            self.is_served, self.was_killed = False, True
             self._console.print(f"[bold]server killed[/] after step {_KILL_AFTER.number} of epoch {_KILL_AFTER.epoch}")
 
     def serve_again(self) -> None:
@@ -261,15 +262,16 @@ def _audit(
     server: DemoServer,
     dataset: PreparedDataset,
     summary: TokenizeSummary,
-    counts: list[list[EpochCount]],
+    training: _Training,
 ) -> list[str]:
     """Compares the ranks' counts with the token file, reads all streams once more, and returns the problems found."""
     console.rule("audit")
-    problems = [*_problems_of_counts(console, dataset, summary, counts), *_problems_of_streams(server)]
+    problems = [*_problems_of_counts(console, dataset, summary, training.counts), *_problems_of_streams(server)]
     verdict = "[red]no" if problems else "[green]yes"
+    killed = "a killed server" if training.was_killed else "a server that was not killed: there were too few steps"
     console.print(
         f"every token of every sequence exactly once in each epoch, over {_WORLD_SIZE} ranks × {_WORKERS} workers "
-        f"and a killed server: {verdict}"
+        f"and {killed}: {verdict}"
     )
     return problems
 
