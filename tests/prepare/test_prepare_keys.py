@@ -67,6 +67,13 @@ def test_any_such_column_names_sequences(tmp_path, values, first):
     assert read.keys.of(np.arange(3)) == held.keys.of(np.arange(1, 4))
 
 
+@pytest.mark.parametrize("values", [["a", None], pa.array([b"x" * 16, None], pa.binary(16))], ids=["text", "uuid"])
+def test_a_null_inside_a_dictionary_is_no_key(tmp_path, values):
+    values = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(values))
+    with pytest.raises(ValueError, match="row 1, column 'url' is null"):
+        keyed(None, tmp_path / "out", lengths=pa.table({"length": [5, 3], "url": values}))
+
+
 def test_a_column_of_large_numbers_holds_keys_and_one_of_small_ones_ids(tmp_path):
     small, large = [3, 5, 2**63 - 1], [4, 2**63, 2**64 - 1]
     write(tmp_path / "a.parquet", pa.array(small, pa.uint64()))

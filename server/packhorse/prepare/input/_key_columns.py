@@ -1,7 +1,8 @@
 """Columns of keys: text, UUIDs and whole numbers, which become UTF-8 text.
 
-Owns which types of Arrow are keys, turning their values into UTF-8, and refusing a row without a key. The pass that
-reads all keys is in `prepare/records/keys`, and the table that it writes in `packhorse.dataset.keys`.
+Owns which types of Arrow are always keys, turning values into UTF-8, and refusing a row without a usable key. When a
+column of uint64 holds keys is decided in `_tables`. The pass that reads all keys is in `prepare/records/keys`, and the
+table that it writes in `packhorse.dataset.keys`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from packhorse.prepare.input._columns import InputColumns
 _UUID_BYTES = 16
 _UUID_CHARACTERS = 36
 _HYPHENS_BEFORE = (8, 12, 16, 20)
-"""Hexadecimal digits of a UUID before which its text has a hyphen."""
+"""Indices of the digits of a UUID before which its text has a hyphen."""
 
 
 class KeyChunk(NamedTuple):
@@ -47,75 +48,14 @@ class KeyColumn:
 
     @classmethod
     def of_chunks(cls, name: str, chunks: Callable[[], Iterator[KeyChunk]]) -> Self:
-        """Returns the column of a name whose keys are in Arrow arrays; `chunks` gives all of them at each call."""
-        return cls(name=name, rows=lambda: (_rows(chunk, name) for chunk in chunks() if len(chunk.values)))
+        """Returns the column of a name whose keys are in Arrow arrays; `chunks` gives all chunks at each call."""
 
+        def rows() -> Iterator[KeyRows]:
+            for chunk in chunks():
+                if len(chunk.values):  # Arrow lets an empty array have no offsets
+                    yield _in_utf8(chunk, name)
 
-def are_keys(kind: Any) -> bool:
-    """Returns whether values of an Arrow type are keys: text, UUIDs (16 bytes), or decimals without a fraction."""
-    types = require("pyarrow").types
-    inner = _plain(kind.value_type if types.is_dictionary(kind) else kind)
-    is_text = types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner)
-    is_uuid = types.is_fixed_size_binary(inner) and inner.byte_width == _UUID_BYTES
-    is_whole = types.is_decimal(inner) and inner.scale == 0
-    return bool(is_text or is_uuid or is_whole)
-
-
-def _rows(chunk: KeyChunk, column: str) -> KeyRows:
-    """Returns the keys of some rows in UTF-8; a UUID as 36 characters, a number in digits.
-
-    Raises:
-        ValueError: a value is null, empty, longer than a key may be, or not UTF-8; the message names file and row.
-    """
-    pa = require("pyarrow")
-    types, values = pa.types, chunk.values
-
-    def refusal(index: int, what: str) -> ValueError:
-        return ValueError(
-            f"{chunk.where}: row {chunk.first_row + index}, column {column!r} {what}; every row needs a "
-            "key of its own, also with " + parameter("on_bad_row", "skip") + ": repair the row or leave it out"
-        )
-
-    if values.null_count:
-        raise refusal(int(np.flatnonzero(nulls_of(values))[0]), "is null")
-    values = values.dictionary_decode() if types.is_dictionary(values.type) else values
-    values = values.storage if isinstance(values, pa.ExtensionArray) else values
-    if types.is_fixed_size_binary(values.type):
-        return _uuids(values)
-    values = values.cast(pa.large_string())
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:
-        raise ValueError(
-            f"{chunk.where}: column {column!r} holds text that is not UTF-8 in rows {chunk.first_row} to "
-            f"{chunk.first_row + len(values) - 1}; write it again as UTF-8"
-        ) from None
-    _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
-    sizes = np.diff(ends)
-    for is_wrong, what in (
-        (sizes == 0, "is empty"),
-        (sizes > MOST_KEY_BYTES, f"is longer than {MOST_KEY_BYTES:,} bytes"),
-    ):
-        if is_wrong.any():
-            raise refusal(int(np.argmax(is_wrong)), what)
-    return KeyRows(np.frombuffer(data, np.uint8)[int(ends[0]) : int(ends[-1])], sizes)
-
-
-def _plain(kind: Any) -> Any:
-    """Returns the type in which an Arrow type is stored, if it is an extension type, such as Arrow's UUID."""
-    return kind.storage_type if isinstance(kind, require("pyarrow").BaseExtensionType) else kind
-
-
-def _uuids(values: Any) -> KeyRows:
-    """Returns UUIDs of 16 bytes as text, such as 123e4567-e89b-12d3-a456-426614174000."""
-    _, data = values.buffers()
-    begin = values.offset * _UUID_BYTES
-    raw = np.frombuffer(data, np.uint8)[begin : begin + len(values) * _UUID_BYTES].reshape(-1, _UUID_BYTES)
-    digits = np.stack([raw >> 4, raw & 15], axis=2).reshape(-1, 2 * _UUID_BYTES)
-    text: NDArray[np.uint8] = np.frombuffer(b"0123456789abcdef", np.uint8)[digits]
-    text = np.insert(text, _HYPHENS_BEFORE, ord("-"), axis=1)
-    return KeyRows(text.reshape(-1), np.full(len(raw), _UUID_CHARACTERS))
+        return cls(name=name, rows=rows)
 
 
 def keys_of_files(
@@ -134,9 +74,75 @@ def keys_of_files(
 
     def chunks() -> Iterator[KeyChunk]:
         for path in paths:
-            row = 0
+            first_row = 0
             for values in column_of(path, name):
-                yield KeyChunk(without_secrets(path), row, values)
-                row += len(values)
+                yield KeyChunk(without_secrets(path), first_row, values)
+                first_row += len(values)
 
     return KeyColumn.of_chunks(name, chunks)
+
+
+def are_keys(arrow_type: Any) -> bool:
+    """Returns whether values of an Arrow type are keys: text, UUIDs (16 bytes), or decimals without a fraction."""
+    pa = require("pyarrow")
+    types = pa.types
+    of_values = arrow_type.value_type if types.is_dictionary(arrow_type) else arrow_type
+    stored = of_values.storage_type if isinstance(of_values, pa.BaseExtensionType) else of_values  # such as pa.uuid()
+    is_text = types.is_string(stored) or types.is_large_string(stored) or types.is_string_view(stored)
+    is_uuid = types.is_fixed_size_binary(stored) and stored.byte_width == _UUID_BYTES
+    is_whole = types.is_decimal(stored) and stored.scale == 0
+    return bool(is_text or is_uuid or is_whole)
+
+
+def _in_utf8(chunk: KeyChunk, column: str) -> KeyRows:
+    """Returns the keys of some rows in UTF-8: a UUID in 36 characters, a number in digits.
+
+    Raises:
+        ValueError: a value is null, empty, longer than a key may be, or not UTF-8; the message names file and row.
+    """
+    pa = require("pyarrow")
+    types = pa.types
+
+    def refusal(index: int, what: str) -> ValueError:
+        return ValueError(
+            f"{chunk.where}: row {chunk.first_row + index}, column {column!r} {what}; every row needs a "
+            "key of its own, also with " + parameter("on_bad_row", "skip") + ": repair the row or leave it out"
+        )
+
+    values = chunk.values.dictionary_decode() if types.is_dictionary(chunk.values.type) else chunk.values
+    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    if values.null_count:  # checked after decoding: a dictionary's own nulls are not counted before
+        raise refusal(int(np.flatnonzero(nulls_of(values))[0]), "is null")
+    if types.is_fixed_size_binary(values.type):
+        return _uuids(values)
+    text = values.cast(pa.large_string())
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        raise ValueError(
+            f"{chunk.where}: column {column!r} holds text that is not UTF-8 in rows {chunk.first_row} to "
+            f"{chunk.first_row + len(text) - 1}; write it again as UTF-8"
+        ) from None
+    _, offsets, data = text.buffers()
+    # Key i is data[bounds[i] : bounds[i + 1]].
+    bounds = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
+    sizes = np.diff(bounds)
+    for is_wrong, what in (
+        (sizes == 0, "is empty"),
+        (sizes > MOST_KEY_BYTES, f"is longer than {MOST_KEY_BYTES:,} bytes"),
+    ):
+        if is_wrong.any():
+            raise refusal(int(np.argmax(is_wrong)), what)
+    return KeyRows(np.frombuffer(data, np.uint8)[int(bounds[0]) : int(bounds[-1])], sizes)
+
+
+def _uuids(values: Any) -> KeyRows:
+    """Returns UUIDs of 16 bytes as text, such as 123e4567-e89b-12d3-a456-426614174000."""
+    _, data = values.buffers()
+    begin = values.offset * _UUID_BYTES
+    raw = np.frombuffer(data, np.uint8)[begin : begin + len(values) * _UUID_BYTES].reshape(-1, _UUID_BYTES)
+    # A byte is two digits: 0x12 -> 1, 2.
+    digits = np.stack([raw >> 4, raw & 15], axis=2).reshape(-1, 2 * _UUID_BYTES)
+    text: NDArray[np.uint8] = np.frombuffer(b"0123456789abcdef", np.uint8)[digits]
+    text = np.insert(text, _HYPHENS_BEFORE, ord("-"), axis=1)
+    return KeyRows(text.reshape(-1), np.full(len(raw), _UUID_CHARACTERS))

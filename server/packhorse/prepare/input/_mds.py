@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.formats import MdsShards
 from packhorse.formats.arrow import evident_column
@@ -38,12 +39,17 @@ class MdsRows(RowRange):
         assert length is not None  # the reader chose one
         read = self.shards.shard_integers if self.shards.columns[length] in INTEGERS else self.shards.shard_lengths
         lengths = read(self.number, length)
-        ids, groups = (
-            None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
+        amounts = [as_amounts(self.shards.shard_integers(self.number, name)) for name in self.columns.amounts]
+        yield RawRows(
+            lengths,
+            ids=self._integers(self.columns.id),
+            groups=self._integers(self.columns.group),
+            resources=np.stack(amounts, axis=1) if amounts else None,
         )
-        amounts = [self.shards.shard_integers(self.number, name) for name in self.columns.amounts]
-        resources = np.stack([as_amounts(each) for each in amounts], axis=1) if amounts else None
-        yield RawRows(lengths, ids=ids, groups=groups, resources=resources)
+
+    def _integers(self, column: str | None) -> NDArray[np.integer] | None:
+        """Returns a column of the shard that holds one integer for each row; None if there is no such column."""
+        return None if column is None else self.shards.shard_integers(self.number, column)
 
 
 class MdsReader(WholeFiles):
@@ -68,17 +74,17 @@ class MdsReader(WholeFiles):
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
         """Returns the shards; see `Reader`."""
-        return [str(path) for index in paths for path, _ in MdsShards(index).shards]
+        return [str(path) for index in paths for path, _num_rows in MdsShards(index).shards]
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """Returns a range for each shard; see `Reader`."""
-        (index,) = paths
+        (index,) = paths  # only one: the reader `is_alone`
         shards = MdsShards(index)
         chosen = _chosen(shards, columns)
         ranges: list[RowRange] = []
-        files = [InputFile(path=index, stamp=FileStamp.of(index), num_rows=0)]
+        files = [InputFile(path=index, stamp=FileStamp.of(index), num_rows=0)]  # so that its changes are noticed
         first_index = 0
-        stamps = for_each([path for path, _ in shards.shards], FileStamp.of)
+        stamps = for_each([path for path, _num_rows in shards.shards], FileStamp.of)
         for number, ((path, num_rows), stamp) in enumerate(zip(shards.shards, stamps, strict=True)):
             file = InputFile(path=str(path), stamp=stamp, num_rows=num_rows)
             files.append(file)
@@ -100,7 +106,7 @@ class MdsReader(WholeFiles):
 
 
 def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
-    """Returns the columns to read, with `length` chosen if the user named none; refuses missing and other columns."""
+    """Returns the columns to read, with `length` chosen if the user named none; refuses those that cannot be read."""
     where = shards.where
     column_list = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
     for name in columns.names:
@@ -115,9 +121,19 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
             + parameter("length_column")
             + f" must name one, of lengths or of tokens. Its columns are: {column_list}"
         )
-    if shards.columns[length] not in INTEGERS and not _is_tokens(shards.columns[length]):
+    chosen = replace(columns, length=length)
+    _refuse_other_encodings(shards, chosen)
+    return chosen
+
+
+def _refuse_other_encodings(shards: MdsShards, columns: InputColumns) -> None:
+    """Raises a ValueError if a column that is to be read cannot hold what it is read for."""
+    length = columns.length
+    assert length is not None  # the caller chose one
+    encoding = shards.columns[length]
+    if encoding not in INTEGERS and not _is_tokens(encoding):
         raise ValueError(
-            f"{where}: column {length!r} is encoded as {shards.columns[length]!r}, but integers (lengths in tokens) or "
+            f"{shards.where}: column {length!r} is encoded as {encoding!r}, but integers (lengths in tokens) or "
             "arrays or lists of integers (the tokens) are needed"
         )
     for what, column in (
@@ -127,9 +143,8 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
     ):
         if column is not None and shards.columns[column] not in INTEGERS:
             raise ValueError(
-                f"{where}: column {column!r} is encoded as {shards.columns[column]!r}, but {what} are integers"
+                f"{shards.where}: column {column!r} is encoded as {shards.columns[column]!r}, but {what} are integers"
             )
-    return replace(columns, length=length)
 
 
 def _is_tokens(encoding: str) -> bool:
@@ -139,4 +154,7 @@ def _is_tokens(encoding: str) -> bool:
     found = array_type(encoding)
     if found is None:
         return False
-    return (found.dtype is None or found.dtype.kind in "iu") and (found.shape is None or len(found.shape) == 1)
+    # An encoding may leave type or shape to each array: then arrays are checked when they are read.
+    may_be_integers = found.dtype is None or found.dtype.kind in "iu"
+    may_have_one_axis = found.shape is None or len(found.shape) == 1
+    return may_be_integers and may_have_one_axis

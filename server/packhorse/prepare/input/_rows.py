@@ -73,7 +73,7 @@ class RawRows(NamedTuple):
     """Whether each amount is null: bool [n, k]; None if none is."""
 
     def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "RawRows":
-        """Returns the rows with `change` applied to every array except None."""
+        """Returns the rows with `change` applied to every array; None stays None."""
         others = [None if column is None else change(column) for column in self[1:]]
         return RawRows(change(self.lengths), *others)
 
@@ -110,6 +110,7 @@ def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
     lengths, ids = raw.lengths, raw.ids
     if not len(lengths):
         return None
+    # Most inputs have no fault: None instead of a mask then saves an array of booleans for each kind of fault.
     masks = [
         *_resource_faults(raw),
         (Fault.LONG_GROUP, _beyond_int64(raw.groups)),
@@ -148,9 +149,10 @@ def _beyond_int64(values: NDArray[np.integer] | None) -> NDArray[np.bool_] | Non
 
 
 def as_amounts(values: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Returns amounts of a resource as int64; one that int64 cannot hold becomes MOST_AMOUNT + 1, and is refused."""
-    most = np.uint64(MOST_AMOUNT + 1)
-    return np.array(np.minimum(values, most) if values.dtype == np.uint64 else values, dtype=np.int64)
+    """Returns a copy of amounts of a resource as int64; one above MOST_AMOUNT, which is refused, stays above it."""
+    if values.dtype == np.uint64:  # int64 cannot hold all its values
+        values = np.minimum(values, np.uint64(MOST_AMOUNT + 1))
+    return np.array(values, dtype=np.int64)
 
 
 def as_int64(values: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -19,9 +19,6 @@ from packhorse.prepare.input._key_columns import are_keys
 _USUAL_LENGTHS = ("length", "lengths", "num_tokens", "n_tokens", "token_count", "seq_len")
 """Names of columns that are taken for lengths if the user names none."""
 
-LARGEST_TOKEN = 2**31 - 1
-"""The largest id of a token: every vocabulary's ids fit into int32."""
-
 
 class ChosenColumns(NamedTuple):
     """The columns of a table that are read."""
@@ -49,6 +46,7 @@ def columns_of_file(
     """
     if is_first:
         return chosen_columns(schema, columns, where, exceeds_int64=exceeds_int64)
+    # Without `exceeds_int64`: the first file has decided it for all, and `columns` has the column as `key` or `id`.
     chosen = chosen_columns(schema, columns, where)
     key, id_column = chosen.columns.key, chosen.columns.id
     if columns.key != key:
@@ -60,7 +58,7 @@ def columns_of_file(
     return chosen
 
 
-def exceeds_int64(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
+def column_exceeds_int64(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
     """Returns whether a column of integers has a value of 2^63 or more in any of the files.
 
     Args:
@@ -79,10 +77,10 @@ def chosen_columns(
 
     Args:
         schema: an Arrow schema.
-        columns: the columns as the user named them.
+        columns: the columns as the user named them, or as they were chosen in another file.
         where: the name of the data, for messages.
         exceeds_int64: a function from the name of a column of uint64 to whether it has values that int64 cannot hold.
-            These are keys instead of ids.
+            Such a column holds keys instead of ids. By default it is taken to hold ids, unless it is named as keys.
 
     Raises:
         ValueError: a column is missing, ambiguous, there twice, or of another type.
@@ -95,9 +93,9 @@ def chosen_columns(
             f"{where}: column {length!r} holds {length_type}, but integers (lengths in tokens) or lists of integers "
             "(the tokens) are needed"
         )
-    columns = _with_keys(schema, columns, where, exceeds_int64)
+    with_keys = _with_keys(schema, columns, where, exceeds_int64)
     _check_groups_and_resources(schema, columns, where)
-    return ChosenColumns(replace(columns, length=length), is_list)
+    return ChosenColumns(replace(with_keys, length=length), is_list)
 
 
 def _chosen_length(schema: Any, where: str) -> str:
@@ -148,26 +146,29 @@ def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None
 
 
 def _with_keys(schema: Any, columns: InputColumns, where: str, exceeds_int64: Callable[[str], bool]) -> InputColumns:
-    """Returns the columns with the column of ids moved from `id` to `key` if it holds no integers."""
+    """Returns the columns with the column that names sequences as `id` or as `key`, whichever its values are.
+
+    Integers are ids, except those of a column of uint64 that is a key already or has values beyond int64.
+    """
     name = columns.id if columns.key is None else columns.key
     if name is None:
         return columns
-    kind = column_type(schema, name, where)
+    found = column_type(schema, name, where)
     types = require("pyarrow").types
-    if types.is_uint64(kind) and (columns.key is not None or exceeds_int64(name)):
+    if types.is_uint64(found) and (columns.key is not None or exceeds_int64(name)):
         return replace(columns, id=None, key=name)
-    if types.is_integer(kind):
+    if types.is_integer(found):
         return replace(columns, id=name, key=None)
-    if not are_keys(kind):
+    if not are_keys(found):
         raise ValueError(
-            f"{where}: column {name!r} holds {kind}, but sequences are named by integers, or by keys: text, UUIDs, or "
+            f"{where}: column {name!r} holds {found}, but sequences are named by integers, or by keys: text, UUIDs, or "
             "decimals without a fraction; cast the column to text"
         )
     return replace(columns, id=None, key=name)
 
 
-def is_tokens(kind: Any) -> bool:
+def is_tokens(arrow_type: Any) -> bool:
     """Returns whether an Arrow type is a list of integers, in any of Arrow's layouts of lists."""
     types = require("pyarrow").types
-    is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
-    return is_token_list(kind) or bool(is_view and types.is_integer(kind.value_type))
+    is_view = types.is_list_view(arrow_type) or types.is_large_list_view(arrow_type)
+    return is_token_list(arrow_type) or bool(is_view and types.is_integer(arrow_type.value_type))

@@ -1,14 +1,15 @@
 """Token files as input whose index says where sequences end: Megatron `.idx` and flat `.boundaries`; ids are entries.
 
-Owns both readers, which read the index only, and the file of keys beside a Megatron index. Leaves the form of the files
-to `packhorse.formats`, and MDS shards to `_mds`.
+Owns both readers, which read no tokens, and the file of keys beside a Megatron index. Leaves the form of the files to
+`packhorse.formats`, and MDS shards to `_mds`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
 from packhorse.formats.arrow import open_arrow
@@ -18,7 +19,16 @@ from packhorse.formats.files import exists, is_file, open_binary
 from packhorse.formats.loss_mask import tokens_of_mask
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed, first_bytes
+from packhorse.prepare.input._base import (
+    BATCH_ROWS,
+    InputFile,
+    Opened,
+    RowRange,
+    WholeFiles,
+    changed,
+    cut_rows,
+    first_bytes,
+)
 from packhorse.prepare.input._columns import InputColumns, refuse_columns
 from packhorse.prepare.input._key_columns import KeyColumn, keys_of_files
 from packhorse.prepare.input._rows import RawRows
@@ -37,39 +47,43 @@ class _Pair(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRows(RowRange):
-    """Consecutive entries of one index, of either kind."""
-
-    is_megatron: bool
-    """Whether the file holds lengths, int32, after a Megatron header. If not, it holds the ends of sequences, int64,
-    without a header."""
+class MegatronRows(RowRange):
+    """Consecutive entries of a Megatron index, which holds lengths."""
 
     def _read(self) -> Iterator[RawRows]:
-        """Yields lengths as they are stored, or as differences of the ends of sequences."""
-        dtype, header_bytes = (_LENGTH, HEADER.size) if self.is_megatron else (_END, 0)
-        begin, end = self.first_row, self.first_row + self.num_rows
-        # The end of the sequence before those that are read next; None if it is the first number that is read.
-        end_before: int | None = 0
-        if not self.is_megatron and begin > 0:
-            begin, end_before = begin - 1, None
-        with open_binary(self.path) as file:
-            file.seek(header_bytes + begin * dtype.itemsize)
-            while begin < end:
-                size_bytes = min(BATCH_ROWS, end - begin) * dtype.itemsize
-                data = file.read(size_bytes)
-                if len(data) < size_bytes:
-                    raise changed(self.path)
-                stored = np.frombuffer(data, dtype)
-                begin += len(stored)
-                if self.is_megatron:
-                    yield RawRows(stored.astype(np.int64))
-                    continue
-                yield RawRows(np.diff(stored) if end_before is None else np.diff(stored, prepend=end_before))
-                end_before = int(stored[-1])
+        end = self.first_row + self.num_rows
+        for lengths in _numbers(self.path, _LENGTH, self.first_row, end, header_bytes=HEADER.size):
+            yield RawRows(lengths.astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatRows(RowRange):
+    """Consecutive entries of a file of ends, whose differences are the lengths."""
+
+    def _read(self) -> Iterator[RawRows]:
+        first = max(0, self.first_row - 1)  # a length needs the end of the sequence before too
+        # The end before those that are read next, as an array: [0] before sequence 0; in the middle of a file empty, so
+        # that the first end that is read only begins the next sequence.
+        end_before = np.zeros(1 if self.first_row == 0 else 0, _END)
+        for ends in _numbers(self.path, _END, first, self.first_row + self.num_rows, header_bytes=0):
+            yield RawRows(np.diff(ends, prepend=end_before))
+            end_before = ends[-1:]
+
+
+def _numbers(path: str, dtype: np.dtype[Any], first: int, end: int, *, header_bytes: int) -> Iterator[NDArray[Any]]:
+    """Yields the numbers [first, end) of a file after its header, in arrays of at most BATCH_ROWS: dtype [n]."""
+    with open_binary(path) as file:
+        file.seek(header_bytes + first * dtype.itemsize)
+        for _, size in cut_rows(end - first, BATCH_ROWS):
+            size_bytes = size * dtype.itemsize
+            data = file.read(size_bytes)
+            if len(data) < size_bytes:
+                raise changed(path)
+            yield np.frombuffer(data, dtype)
 
 
 class MegatronReader(WholeFiles):
-    """Reads a Megatron index. If the `.bin` file is beside it, its size is compared with the index."""
+    """Reads a Megatron index. If the `.bin` file is beside it on a disk, its size is compared with the index."""
 
     kind = "Megatron"
     takes = "one X.idx; a sequence's id is its entry"
@@ -88,12 +102,13 @@ class MegatronReader(WholeFiles):
         return exists(_pair(path).index_file) and not exists(path + _BOUNDARIES)
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """Returns the tokens' file and the file of keys; see `Reader`."""
-        return [name for path in paths for name in (_pair(path).token_file, str(keys_path(path)))]
+        """Returns the tokens' file and the file of keys, which is read only from a disk; see `Reader`."""
+        token_files = [_pair(path).token_file for path in paths]
+        return token_files + [str(keys_path(path)) for path in paths if not is_url(path)]
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
-        (path,) = paths
+        (path,) = paths  # only one: the reader `is_alone`
         refuse_columns(path, "a Megatron index", columns)
         if is_url(path):
             num_rows = _entries_of_object(path)
@@ -102,7 +117,16 @@ class MegatronReader(WholeFiles):
             index = MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None)
             index.refuse_sentences()
             num_rows = len(index)
-        return _opened(self.kind, path, num_rows, columns)
+        _refuse_loss_mask(path)
+        file = InputFile(path=path, stamp=FileStamp.of(path), num_rows=num_rows)
+        ranges = file.ranges(MegatronRows, columns, first_index=0)
+        keys_file = str(keys_path(path))
+        if is_url(path) or not exists(keys_file):
+            return Opened(kind=self.kind, ranges=ranges, files=[file], columns=columns)
+        keys = _keys_beside(keys_file, path, num_rows)
+        # The file of keys has no rows of its own; it is listed so that its changes are noticed.
+        beside = InputFile(path=keys_file, stamp=FileStamp.of(keys_file), num_rows=0)
+        return Opened(kind=self.kind, ranges=ranges, files=[file, beside], columns=columns, keys=keys)
 
 
 class FlatReader(WholeFiles):
@@ -115,8 +139,9 @@ class FlatReader(WholeFiles):
 
     def recognises(self, path: str) -> bool:
         """Returns whether a path is a file of ends, or has one and no Megatron index beside it; see `Reader`."""
-        is_index = super().recognises(path)
-        return is_index or (exists(path + _BOUNDARIES) and is_file(path) and not exists(_pair(path).index_file))
+        is_file_of_ends = super().recognises(path)
+        has_ends = exists(path + _BOUNDARIES) and is_file(path)
+        return is_file_of_ends or (has_ends and not exists(_pair(path).index_file))
 
     def files(self, source: str) -> list[str]:
         """Returns the file of ends, which a user may name by the tokens' file too; see `Reader`."""
@@ -128,7 +153,7 @@ class FlatReader(WholeFiles):
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
-        (path,) = paths
+        (path,) = paths  # only one: the reader `is_alone`
         refuse_columns(path, "a flat token file", columns)
         if is_url(path):
             size_bytes = FileStamp.of(path).size_bytes
@@ -139,7 +164,11 @@ class FlatReader(WholeFiles):
             num_rows = size_bytes // _END.itemsize
         else:
             num_rows = len(FlatTokens(path))
-        return _opened(self.kind, path, num_rows, columns)
+        _refuse_loss_mask(path)
+        file = InputFile(path=path, stamp=FileStamp.of(path), num_rows=num_rows)
+        return Opened(
+            kind=self.kind, ranges=file.ranges(FlatRows, columns, first_index=0), files=[file], columns=columns
+        )
 
 
 def _pair(path: str) -> _Pair:
@@ -153,31 +182,25 @@ def _pair(path: str) -> _Pair:
 def _entries_of_object(url: str) -> int:
     """Returns the number of sequences in an index in an object store, from its header; the rest is not checked here."""
     shown = without_secrets(url)
-    num_rows, num_documents, _ = read_header(first_bytes(url, HEADER.size), FileStamp.of(url).size_bytes, shown)
-    if num_documents <= num_rows:
+    header = read_header(first_bytes(url, HEADER.size), FileStamp.of(url).size_bytes, shown)
+    num_rows = header.num_sequences
+    num_documents = max(0, header.num_document_indices - 1)  # where each begins, and where the last ends
+    if num_documents < num_rows:
         raise ValueError(
-            f"{shown} groups {num_rows:,} sequences, such as sentences, into {max(num_documents - 1, 0):,} documents, "
+            f"{shown} groups {num_rows:,} sequences, such as sentences, into {num_documents:,} documents, "
             "and packing would shuffle them apart; copy the pair to a disk and join the sentences: `packhorse tokenize "
             "--input COPY.idx --output JOINED`"
         )
     return num_rows
 
 
-def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opened:
-    """Returns the rows of an index; refuses a loss mask, and adds the keys that are beside a Megatron index on disk."""
+def _refuse_loss_mask(path: str) -> None:
+    """Raises a ValueError if an index or a file of ends has the name of a loss mask's."""
     if prefix := tokens_of_mask(path):
         shown = without_secrets(path)
         raise ValueError(
             f"{shown} is a loss mask, not tokens: prepare {without_secrets(prefix)}.idx; loaders use the mask beside it"
         )
-    files = [InputFile(path=path, stamp=FileStamp.of(path), num_rows=num_rows)]
-    is_megatron = kind == MegatronReader.kind
-    ranges = files[0].ranges(StoredRows, columns, 0, is_megatron=is_megatron)
-    keys, key_file = None, str(keys_path(path))
-    if is_megatron and not is_url(path) and exists(key_file):
-        keys = _keys_beside(key_file, path, num_rows)
-        files.append(InputFile(path=key_file, stamp=FileStamp.of(key_file), num_rows=0))
-    return Opened(kind=kind, ranges=ranges, files=files, columns=columns, keys=keys)
 
 
 def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
@@ -188,7 +211,7 @@ def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
             f"{path} names {num_keys:,} sequences, and {index} has {num_rows:,}: tokenize again, or remove that file "
             "to go without keys"
         )
-    num_tokens = (open_arrow(path)[1].schema.metadata or {}).get(NUM_TOKENS.encode())
+    num_tokens = (open_arrow(path).reader.schema.metadata or {}).get(NUM_TOKENS.encode())
     if num_tokens is not None and int(num_tokens) != int(MegatronIndex(index).lengths.sum(dtype=np.int64)):
         raise ValueError(
             f"{path} was written with other tokens than {index} tells of: tokenize again, or remove that file to go "

@@ -22,20 +22,21 @@ from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRang
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import keys_of_files
 from packhorse.prepare.input._rows import RawRows
-from packhorse.prepare.input._tables import columns_of_file, exceeds_int64
+from packhorse.prepare.input._tables import column_exceeds_int64, columns_of_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowRows(RowRange):
     """Consecutive record batches of an Arrow file."""
 
-    record_batches: tuple[int, int]
-    """Number of the first record batch, and of the first one after the range."""
+    first_batch: int
+    """Number of the first record batch."""
+    end_batch: int
+    """Number of the first record batch after the range."""
 
     def _read(self) -> Iterator[RawRows]:
-        names = _open(self.path).schema.names
-        reader = _open(self.path, [names.index(name) for name in self.columns.names])
-        for batch in record_batches(reader, self.path, *self.record_batches):
+        reader = _open_columns(self.path, self.columns.names)
+        for batch in record_batches(reader, self.path, self.first_batch, self.end_batch):
             yield arrow_rows(batch, self.columns, self.is_list)
 
 
@@ -79,24 +80,24 @@ class ArrowReader(WholeFiles):
                 chosen,
                 without_secrets(path),
                 is_first=not files,
-                exceeds_int64=partial(exceeds_int64, paths, column_of),
+                exceeds_int64=partial(column_exceeds_int64, paths, column_of),
             )
             num_rows = 0
-            indices = [schema.names.index(name) for name in chosen.names]
-            for part in _parts(_open(path, indices), path):
+            for batches in _cut(_open_columns(path, chosen.names), path):
                 ranges.append(
                     ArrowRows(
                         path=path,
                         stamp=stamp,
-                        record_batches=part.record_batches,
+                        first_batch=batches.first,
+                        end_batch=batches.end,
                         first_row=num_rows,
                         first_index=first_index + num_rows,
-                        num_rows=part.num_rows,
+                        num_rows=batches.num_rows,
                         columns=chosen,
                         is_list=is_list,
                     )
                 )
-                num_rows += part.num_rows
+                num_rows += batches.num_rows
             files.append(InputFile(path=path, stamp=stamp, num_rows=num_rows))
             first_index += num_rows
         keys = keys_of_files(chosen, paths, column_of)
@@ -105,9 +106,8 @@ class ArrowReader(WholeFiles):
 
 def column_of(path: str, name: str) -> Iterator[Any]:
     """Yields a column of a file in the order of rows, as Arrow arrays; raises a ValueError if the column is missing."""
-    schema = _open(path).schema
-    column_type(schema, name, without_secrets(path))
-    for batch in record_batches(_open(path, [schema.names.index(name)]), path):
+    column_type(_open(path).schema, name, without_secrets(path))  # refuses a missing column
+    for batch in record_batches(_open_columns(path, [name]), path):
         yield batch.column(0)
 
 
@@ -116,31 +116,38 @@ def _splits(folder: str) -> list[str]:
     return [] if is_url(folder) else saved_splits(Path(folder))
 
 
+def _open_columns(path: str, names: Sequence[str]) -> Any:
+    """Returns a reader of a file's record batches that decodes only the columns of these names."""
+    all_names = _open(path).schema.names
+    return _open(path, [all_names.index(name) for name in names])
+
+
 def _open(path: str, columns: Sequence[int] | None = None) -> Any:
     """Returns a reader of a file's record batches, with the columns at these indices of its schema, or all."""
     require("pyarrow.ipc")
     if is_url(path):
         return read_arrow(open_binary(path), without_secrets(path), columns=columns)
-    return open_arrow(path, columns=columns)[1]
+    return open_arrow(path, columns=columns).reader
 
 
-class _Part(NamedTuple):
-    """Consecutive record batches of a file, of about RANGE_ROWS rows."""
+class _Batches(NamedTuple):
+    """Consecutive record batches of a file, whose rows become one range."""
 
-    record_batches: tuple[int, int]
-    """Number of the first record batch, and of the first one after the part."""
+    first: int
+    """Number of the first record batch."""
+    end: int
+    """Number of the first record batch after them."""
     num_rows: int
-    """Rows in the part."""
+    """Rows in all of these batches."""
 
 
-def _parts(reader: Any, path: str) -> Iterator[_Part]:
-    """Yields all record batches of a file, in parts."""
-    first_batch = end_batch = num_rows = 0
-    for batch in record_batches(reader, path):
+def _cut(reader: Any, path: str) -> Iterator[_Batches]:
+    """Yields all record batches of a file that have rows, cut as soon as there are RANGE_ROWS rows or more."""
+    first = num_rows = 0
+    for end, batch in enumerate(record_batches(reader, path), start=1):
         num_rows += batch.num_rows
-        end_batch += 1
         if num_rows >= RANGE_ROWS:
-            yield _Part((first_batch, end_batch), num_rows)
-            first_batch, num_rows = end_batch, 0
+            yield _Batches(first, end, num_rows)
+            first, num_rows = end, 0
     if num_rows:
-        yield _Part((first_batch, end_batch), num_rows)
+        yield _Batches(first, end, num_rows)

@@ -22,9 +22,11 @@ from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRang
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._key_columns import keys_of_files
 from packhorse.prepare.input._rows import RawRows
-from packhorse.prepare.input._tables import LARGEST_TOKEN, columns_of_file, exceeds_int64, is_tokens
+from packhorse.prepare.input._tables import column_exceeds_int64, columns_of_file, is_tokens
 from packhorse.prepare.input.parquet_pages.levels import UnknownPageError, list_column, list_lengths
 
+_LARGEST_TOKEN = 2**31 - 1
+"""The largest id of a token: every vocabulary's ids fit into int32."""
 _LARGER_THAN_TOKENS = ("int64", "uint64", "uint32")
 """Names of the Arrow types of integers that can hold values too large for token ids."""
 _READ_BUFFER_BYTES = 1 << 20
@@ -147,7 +149,7 @@ class ParquetReader(WholeFiles):
                 chosen,
                 without_secrets(path),
                 is_first=not files,
-                exceeds_int64=partial(exceeds_int64, paths, column_of),
+                exceeds_int64=partial(column_exceeds_int64, paths, column_of),
             )
             assert chosen.length is not None
             if is_list and chosen.length in footer.large_tokens:
@@ -181,7 +183,7 @@ class _Footer(NamedTuple):
     group_sizes: list[int]
     """Rows of each row group."""
     large_tokens: dict[str, int]
-    """Column of lists → first row group with a value above LARGEST_TOKEN, by the file's statistics."""
+    """Column of lists → first row group with a value above _LARGEST_TOKEN, by the file's statistics."""
 
 
 def _footer(path: str) -> _Footer:
@@ -206,7 +208,7 @@ def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
     for group in range(metadata.num_row_groups):
         for leaf in leaves:
             statistics = metadata.row_group(group).column(leaf).statistics
-            if statistics is not None and statistics.has_min_max and statistics.max > LARGEST_TOKEN:
+            if statistics is not None and statistics.has_min_max and statistics.max > _LARGEST_TOKEN:
                 found.setdefault(_column_of(metadata, leaf), group)
     return found
 
@@ -217,13 +219,16 @@ def _column_of(metadata: Any, leaf: int) -> str:
 
 
 def _refuse_large_tokens(path: str, column: str, group: int) -> None:
-    """Raises a ValueError that names the first row of a row group with a token above LARGEST_TOKEN, if there is one."""
+    """Raises a ValueError that names the first row of a row group with a token above _LARGEST_TOKEN.
+
+    Returns if there is none, whatever the file's statistics say.
+    """
     with open_parquet(path) as file:
         first_row = sum(_group_sizes(file.metadata)[:group])
         lists = file.read_row_group(group, columns=[column], use_threads=False).column(0)
     for row, tokens in enumerate(lists, first_row):
         largest = max((token for token in tokens.as_py() or () if token is not None), default=0)
-        if largest > LARGEST_TOKEN:
+        if largest > _LARGEST_TOKEN:
             raise ValueError(
                 f"{without_secrets(path)}: row {row}, column {column!r} holds the token {largest}, but token ids are "
                 "below 2^31; repair the row or leave it out"
