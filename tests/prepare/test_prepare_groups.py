@@ -13,10 +13,11 @@ from tests.flat_words import prepare
 from tests.prepare.grouped_rows import IDS, LENGTHS, MEMBERS, PROMPTS, TABLE, by_group, write_index
 
 from packhorse.cli import main
-from packhorse.dataset import PreparedDatasetError, open_prepared
+from packhorse.dataset import PlanOptions, PreparedDatasetError, open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.packing import lower_bound
 from packhorse.prepare import _sort
+from packhorse.prepare.options import refuse_with_groups
 
 
 def test_every_kind_of_input_gives_the_same_folder(tmp_path):
@@ -227,6 +228,12 @@ def test_resume_notices_another_file_of_groups(tmp_path, monkeypatch):
     np.save(groups, np.array([1, 1, 2, 3]))
     with pytest.raises(ValueError, match=r"groups\.npy changed since"):
         prepare(resume=True, **arguments)
+
+
+def test_the_command_line_can_print_the_flag_that_groups_refuse():
+    with pytest.raises(ValueError, match="max_sequences_per_bin does not go with groups") as caught:
+        refuse_with_groups(PlanOptions(max_seq_len=8, max_sequences_per_bin=3), seqpack=False, skips=False)
+    assert caught.value.args[0].spelled(lambda each: f"<{each.name}>").startswith("<max_sequences_per_bin> ")
 
 
 @pytest.mark.parametrize("name", ["groups.npy", "members.npy", "member_order.npy", "dropped_groups.npy", "pools.npy"])

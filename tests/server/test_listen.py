@@ -112,6 +112,13 @@ def test_plain_text_stays_on_the_machine_unless_told(tmp_path, options, message)
         ServeConfig(data_root=tmp_path, **options)
 
 
+def test_the_command_line_can_print_the_flags_that_need_each_other(tmp_path):
+    with pytest.raises(ValueError, match="must be given together with") as caught:
+        ServeConfig(data_root=tmp_path, tls_cert=tmp_path)
+    said = caught.value.args[0].spelled(lambda each: f"<{each.name}>")
+    assert said == "<tls_cert> must be given together with <tls_key>"
+
+
 def test_what_may_be_listened_on(tmp_path):
     tls = {"tls_cert": tmp_path, "tls_key": tmp_path}
     for options in (

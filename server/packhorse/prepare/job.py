@@ -35,8 +35,9 @@ Layout = Literal["packhorse", "seqpack"]
 """Layout of the folder."""
 
 _WORKER_ROWS = 250_000
-"""Rows from which on another worker is worth its start."""
+"""Rows for each worker, so that its start is worth the time."""
 _MOST_WORKERS = 16
+"""Most workers, unless the caller gives a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +78,11 @@ class Job:
         Groups are read here, before the passes: their tables are written into `folder`.
         """
         execution = self.execution
+        before = self.before if self.adds else None  # an input that repeats its rows is counted anew
         starting = open_engine(self.workers, execution.engine or "threads", ray_address=execution.ray_address)
         with starting as engine, show_progress(quiet=not execution.progress) as progress:
             grouped = None
             if self.grouping is not None:
-                before = self.before if self.adds else None
                 grouped = gather_groups(self.opened, self.grouping, self.options, folder, progress, before)
             yield Sort(
                 engine=engine,
@@ -94,7 +95,7 @@ class Job:
                 time_limit_seconds=(
                     DEFAULT_TIME_LIMIT_SECONDS if execution.time_limit_seconds is None else execution.time_limit_seconds
                 ),
-                before=self.before if self.adds else None,
+                before=before,
                 version=self.before.manifest.version + 1 if self.before else 1,
             )
 
@@ -112,7 +113,10 @@ def checked_job(
     append: bool,
     format: Layout,
 ) -> Job:
-    """Checks the arguments of `prepare`, each and together, finds the input, and returns the job."""
+    """Checks the arguments of `prepare`, each and together, finds the input, and returns the job.
+
+    What needs no look at the input is checked first.
+    """
     _check_output(plan, output, format, append=append, overwrite=overwrite)
     _check_input(input, lengths, grouping, execution)
     grouping = _checked_grouping(grouping, plan, columns, format)
@@ -131,7 +135,8 @@ def checked_job(
         found = find_inputs(sources)
         named = [*sources, *(file.path for file in (grouping.files if grouping else ()))]
         refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
-        opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
+        opened, source = found.open(columns), name_of_inputs(sources)
+        adds = not found.reader.is_alone  # an index that has grown holds its old entries too
         record = record_of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
     _check_opened(opened, source, format)
     if before is not None:
@@ -157,6 +162,7 @@ def checked_job(
 def _check_output(
     plan: PlanOptions, output: str | os.PathLike[str], format: Layout, *, append: bool, overwrite: bool
 ) -> None:
+    """Refuses an output that is no folder's path, and a layout that does not go with other arguments."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(parameter("output") + f" must be the folder to write, got {output!r:.60}")
     refuse_url(output, "output")
@@ -214,6 +220,7 @@ def _checked_grouping(
 
 
 def _check_opened(opened: Opened, source: str, format: Layout) -> None:
+    """Refuses an input without rows, and keys in a layout that has none."""
     if format == "seqpack" and opened.keys is not None:
         raise ValueError(
             f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use "
@@ -226,6 +233,7 @@ def _check_opened(opened: Opened, source: str, format: Layout) -> None:
 
 
 def _version_before(folder: Path) -> PreparedDataset:
+    """Opens the dataset to append to; raises a FileNotFoundError if there is none."""
     if not folder.exists():
         raise FileNotFoundError(
             f"{folder} is not there to append to; leave " + parameter("append", True) + " out to begin a dataset"
@@ -234,6 +242,7 @@ def _version_before(folder: Path) -> PreparedDataset:
 
 
 def _sources(input: Source | Iterable[Source], execution: Execution) -> list[str]:
+    """Returns the paths and URLs of the input, as the engine's processes can open them."""
     sources = paths_of_inputs(input)
     if execution.engine == "ray":  # Ray's processes have another working directory
         return [source if is_url(source) else os.path.abspath(source) for source in sources]

@@ -49,7 +49,7 @@ def plan_and_columns(
     if length_column is not None and columns is not None:
         raise ValueError(parameter("length_column") + " is given twice: write InputColumns(length=…)")
     options = PlanOptions(max_seq_len=max_seq_len) if max_seq_len is not None else plan
-    assert options is not None
+    assert options is not None  # exactly one of the two is given
     return checked_options(options), columns or InputColumns(length=length_column)
 
 
@@ -92,7 +92,8 @@ def checked_options(options: PlanOptions) -> PlanOptions:
         align=rooms.align,
         extra_tokens=rooms.extra_tokens,
         max_sequences_per_bin=None if per_bin is None else checked_integer("max_sequences_per_bin", per_bin, 1),
-        cost_cap_percent=None if context is None else context.cost_cap_percent,  # whatever a later default is
+        # Today's default is written down: a later release may have another.
+        cost_cap_percent=None if context is None else context.cost_cap_percent,
     )
 
 
@@ -118,11 +119,17 @@ def _checked_context(options: PlanOptions) -> ContextRule | None:
 
 
 def refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
-    """Refuses options that do not go with groups; raises a ValueError."""
+    """Refuses options that do not go with groups; raises a ValueError.
+
+    Args:
+        options: options of the plan.
+        seqpack: whether the folder gets seqpack's layout.
+        skips: whether bad rows are skipped.
+    """
     refuse_cutting_groups(options)
     for name in ("max_sequences_per_bin", "tokens_per_rank"):
         if getattr(options, name) is not None:
-            raise ValueError(f"{name} does not go with groups: leave it out")
+            raise ValueError(parameter(name) + " does not go with groups: leave it out")
     if seqpack:
         raise ValueError(
             "seqpack's layout cannot say which sequences are a group: use " + parameter("format", "packhorse")
@@ -135,7 +142,7 @@ def refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> N
 
 
 def refuse_cutting_groups(options: PlanOptions) -> None:
-    """Refuses over-length policies that would cut a group."""
+    """Refuses over-length policies that would cut a group; raises a ValueError."""
     if options.over_length in ("truncate", "split"):
         raise ValueError(
             parameter("over_length", options.over_length)
@@ -157,7 +164,7 @@ def refuse_with_prefixes(options: PlanOptions, columns: InputColumns, grouping: 
 
 
 def refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
-    """Refuses options that do not go with resources; raises a ValueError."""
+    """Refuses options that do not go with resources; arguments and errors are those of `refuse_with_groups`."""
     if options.over_length == "truncate":
         raise ValueError(
             parameter("over_length", "truncate")

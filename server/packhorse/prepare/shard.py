@@ -107,7 +107,8 @@ def shard(
     found = find_inputs(sources)
     opened = found.open(columns)
     shards = _shards_of(root / name, found, opened, by, sequences)
-    if not (overwrite or execution.resume) and (there := [each.folder for each in shards if each.folder.exists()]):
+    there = [each.folder for each in shards if each.folder.exists()]
+    if there and not (overwrite or execution.resume):
         ways_out = parameter("resume", True) + ", or replace them by " + parameter("overwrite", True)
         raise FileExistsError(f"{there[0]} exists already; continue interrupted shards by " + ways_out)
     record = record_of(opened, options, by=by, sequences=sequences)
@@ -134,7 +135,7 @@ def shard(
         for each, manifest in zip(shards, engine.map(cutting.write, shards), strict=True):
             manifests[each.folder.name] = manifest
             advance(1)
-        stage = StageEntry(weights={shard_name: manifest.num_bins for shard_name, manifest in manifests.items()})
+        stage = StageEntry(weights={shard_name: each.num_bins for shard_name, each in manifests.items()})
         with hold_lock(root):
             replace_bytes(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}".encode())
     return manifests
@@ -248,7 +249,10 @@ class _Cutting:
 
 
 def _shards_of(prefix: Path, found: Found, opened: Opened, by: str | None, sequences: int | None) -> list[_Shard]:
-    """Reads the whole input and returns its shards, whose folders begin with `prefix` and a hyphen."""
+    """Reads the whole input and returns its shards, whose folders' names begin with that of `prefix` and a hyphen.
+
+    `by` and `sequences` are as in `shard`: one is None.
+    """
     batches = [batch for each in opened.ranges for batch in each.batches()]
     rows = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
     if not len(rows):
@@ -261,7 +265,7 @@ def _shards_of(prefix: Path, found: Found, opened: Opened, by: str | None, seque
         raise ValueError(
             f"the input has {len(rows):,} rows, but its column {by} {len(cut.shard_of_row):,}: it changed meanwhile"
         )
-    rows = rows[np.argsort(cut.shard_of_row, kind="stable")]
+    rows = rows[np.argsort(cut.shard_of_row, kind="stable")]  # a shard's rows stay in the order of the corpus
     ends = np.cumsum(np.bincount(cut.shard_of_row, minlength=len(cut.names))).tolist()
     return [
         _Shard(number=number, folder=prefix.with_name(f"{prefix.name}-{name}"), rows=rows[begin:end])
@@ -271,7 +275,7 @@ def _shards_of(prefix: Path, found: Found, opened: Opened, by: str | None, seque
 
 def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> _KeyTable | None:
     """Writes the table of all the corpus's keys, from which each shard takes its own; returns None without keys."""
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)  # an interrupted call may have left a part
     folder.mkdir()
     record = gather_keys(folder, opened, progress)
     return None if record is None else _KeyTable(folder, record)

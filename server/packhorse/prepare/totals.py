@@ -67,6 +67,7 @@ class Counted:
         """
         edges = np.zeros((len(spills), len(self.rooms) + 1), dtype=np.int64)
         for of_spill, (rooms, counts) in zip(edges, spills, strict=True):
+            # Of rooms [3, 5, 8] a spill has 2 sequences of room 3 and 1 of room 8: [0, 2, 0, 1] -> [0, 2, 2, 3]
             of_spill[1 + np.searchsorted(self.rooms, rooms)] = counts
         return np.cumsum(edges, axis=1, out=edges)
 
@@ -94,13 +95,13 @@ class Counted:
         """
         _refuse_over_long(task_counts, options)
         ledger = _over_length_ledger(task_counts, options)
-        planned = [of_task for of_task in task_counts if len(of_task.rooms)]
-        if not planned:
+        with_rows = [of_task for of_task in task_counts if len(of_task.rooms)]
+        if not with_rows:  # not because they are too long: `_refuse_over_long` raises then
             raise ValueError(
                 f"all {sum(task.num_rows for task in tasks):,} rows are bad, so nothing is left to prepare"
             )
-        rooms, counts = added(counts_of(before), *(of_task.by_room for of_task in planned))
-        low, high = min(of_task.id_low for of_task in planned), max(of_task.id_high for of_task in planned)
+        rooms, counts = added(counts_of(before), *(of_task.by_room for of_task in with_rows))
+        low, high = min(of_task.id_low for of_task in with_rows), max(of_task.id_high for of_task in with_rows)
         sums = sum((of_task.facts for of_task in task_counts), LengthFacts())
         start_dtypes = [_start_dtype(task_counts, options)]
         if before is not None:
@@ -178,7 +179,7 @@ def _over_length_ledger(task_counts: Sequence[TaskCounts], options: PlanOptions)
 def _start_dtype(task_counts: Sequence[TaskCounts], options: PlanOptions) -> IdType | None:
     """Returns the type of first tokens, from the greatest that the policy makes; None if all are 0."""
     longest, limit = max(of_task.longest_over for of_task in task_counts), options.rooms.longest
-    if not longest:
+    if not longest:  # no sequence is over-long
         return None
     if options.over_length == "split":
         return stored_dtype(0, (longest - 1) // limit * limit)  # where the last piece of the longest begins
@@ -204,6 +205,7 @@ def counts_of(before: PreparedDataset | None) -> RoomCounts:
 def _id_range(before: PreparedDataset) -> tuple[int, int]:
     """Returns the smallest and the largest entry of a version's pool: ids, or numbers of groups."""
     ends = np.cumsum(before.plan.counts)
+    # The entries of a room ascend, so its first is its smallest, and its last its largest.
     return int(before.pool[before.plan.pool_starts].min()), int(before.pool[ends - 1].max())
 
 

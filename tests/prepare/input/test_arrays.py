@@ -1,11 +1,15 @@
-"""Array files are opened by many threads of one prepare."""
+"""Array files are opened by many threads of one prepare; Arrow's small batches are joined."""
 
 from threading import Lock
 from time import sleep
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pytest
 from tests.flat_words import prepare
+
+from packhorse.prepare.input import InputColumns, Resource, open_held
 
 
 def test_no_two_threads_parse_a_header_at_once(tmp_path, monkeypatch):
@@ -29,3 +33,13 @@ def test_no_two_threads_parse_a_header_at_once(tmp_path, monkeypatch):
     inputs = [tmp_path / f"{name}.npy" for name in range(4)]
     prepare(inputs, max_seq_len=128, output=tmp_path / "out", workers=4, progress=False)
     assert not met
+
+
+def test_a_null_resource_is_named_if_other_batches_have_none():
+    """Whoever joined a batch without nulls to one with some met an error of NumPy, about dimensions."""
+    sound = pa.table({"length": [3, 4], "tiles": [1, 2]})
+    bad = pa.table({"length": [3, 4], "tiles": pa.array([1, None], pa.int64())})
+    resources = (Resource(name="tiles", column="tiles"),)
+    (rows,) = open_held(pa.concat_tables([sound, bad]), InputColumns(resources=resources)).ranges
+    with pytest.raises(ValueError, match="row 3, column 'tiles' is null, but a resource is a number"):
+        list(rows.batches())

@@ -39,8 +39,9 @@ READERS: tuple[Reader, ...] = (
 """All readers, in the order in which they are asked whether they recognise an input."""
 
 _MOST_INPUTS_NAMED = 3
+"""Most inputs that a message names."""
 _TABLES = (".parquet", ".arrow")
-"""Suffixes of files that are looked for first in a folder without an index."""
+"""Suffixes of the files that are looked for in a folder without an index, before array files (.npy)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,26 +69,14 @@ def find_inputs(sources: Sequence[str]) -> Found:
         sources: see `packhorse prepare --help`.
 
     Raises:
-        FileNotFoundError: a source does not exist.
+        FileNotFoundError: a source does not exist, or is a folder without files of a known kind.
         ValueError: no reader recognises a source; two sources are of different kinds or name the same file; or several
             are given of a kind whose ids are the entries of one file.
     """
     if not sources:
         raise ValueError(parameter("input") + " names nothing")
     readers = [_reader_for(source) for source in sources]
-    paths: list[str] = []
-    named_by: dict[str, str] = {}
-    for source, reader in zip(sources, readers, strict=True):
-        found = reader.files(source)
-        real_paths = [path if is_url(path) else os.path.realpath(path) for path in found]
-        for path, real_path in zip(found, real_paths, strict=True):
-            if real_path in named_by:
-                raise ValueError(
-                    f"{without_secrets(path)} is named twice, by the inputs "
-                    f"{without_secrets(named_by[real_path])} and {without_secrets(source)}; name each file once"
-                )
-        named_by.update(dict.fromkeys(real_paths, source))
-        paths += found
+    paths = _distinct_files(sources, readers)
     for source, reader in zip(sources, readers, strict=True):
         if reader.is_alone and len(paths) > 1:
             raise ValueError(
@@ -100,6 +89,24 @@ def find_inputs(sources: Sequence[str]) -> Found:
                 "prepare each kind into a dataset of its own"
             )
     return Found(reader=readers[0], paths=paths)
+
+
+def _distinct_files(sources: Sequence[str], readers: Sequence[Reader]) -> list[str]:
+    """Returns the files of all sources, in order; raises a ValueError if two sources name the same file."""
+    paths: list[str] = []
+    named_by: dict[str, str] = {}  # real path → the source that names the file
+    for source, reader in zip(sources, readers, strict=True):
+        files = reader.files(source)
+        real_paths = [path if is_url(path) else os.path.realpath(path) for path in files]
+        for path, real_path in zip(files, real_paths, strict=True):
+            if real_path in named_by:
+                raise ValueError(
+                    f"{without_secrets(path)} is named twice, by the inputs "
+                    f"{without_secrets(named_by[real_path])} and {without_secrets(source)}; name each file once"
+                )
+        named_by.update(dict.fromkeys(real_paths, source))  # afterwards: one source may name a file twice, by links
+        paths += files
+    return paths
 
 
 def _way_out(reader: Reader, sources: Sequence[str]) -> str:
@@ -120,8 +127,8 @@ def _reader_for(source: str) -> Reader:
     if is_folder(source):
         path = _example_in(source)
     elif glob.has_magic(source) and not exists(source):
-        path = named_files(source, "")[0]
-    elif not exists(source) and not exists(source + ".idx"):
+        path = named_files(source, suffix="")[0]
+    elif not exists(source) and not exists(source + ".idx"):  # Megatron's prefix may stand for its index
         raise FileNotFoundError(f"{without_secrets(source)} does not exist")
     if not is_url(path) and os.path.exists(path) and not os.path.isdir(path):
         check_plain(path)  # refuses a pipe, for whose writer a library would wait
@@ -165,7 +172,7 @@ def _example_in(folder: str) -> str:
 
 def _files_below(folder: str) -> Iterator[str]:
     if is_url(folder):
-        yield from named_files(folder, "")
+        yield from named_files(folder, suffix="")
         return
     for parent, _, names in os.walk(folder):
         yield from (os.path.join(parent, name) for name in names)

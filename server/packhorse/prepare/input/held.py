@@ -1,7 +1,7 @@
 """Lengths in a program's memory as input: arrays, `datasets.Dataset`, and objects with Arrow's C stream.
 
 Owns turning such an object into rows. A stream is read once, and its lengths and ids are copied: 16 bytes for each
-sequence. Files of arrays are in `npy`.
+sequence; groups, resources and keys take more. Files of arrays are in `npy`.
 """
 
 import sys
@@ -50,40 +50,40 @@ def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened
         ValueError: a column is missing, ambiguous, or of another type.
     """
     where = where or f"the {type(lengths).__name__}"
-    parts, chosen, key_arrays = _held(lengths, columns, where)
+    row_chunks, chosen, key_arrays = _held(lengths, columns, where)
     ranges: list[RowRange] = []
-    index = 0
-    for rows in parts:
+    first_row = 0
+    for rows in row_chunks:
         if len(rows.lengths):
             ranges.append(
                 HeldRows(
                     path=where,
                     stamp=None,
-                    first_row=index,
-                    first_index=index,
+                    first_row=first_row,
+                    first_index=first_row,
                     num_rows=len(rows.lengths),
                     columns=chosen,
                     rows=rows,
                 )
             )
-            index += len(rows.lengths)
+            first_row += len(rows.lengths)
     keys = None
-    if chosen.key is not None:
+    if chosen.key is not None:  # `key_arrays` is complete: all rows have been read
         first_rows = accumulate(map(len, key_arrays), initial=0)  # one more than arrays
-        chunks = [KeyChunk(where, row, values) for row, values in zip(first_rows, key_arrays, strict=False)]
-        keys = KeyColumn.of_chunks(chosen.key, lambda: iter(chunks))
+        key_chunks = [KeyChunk(where, row, values) for row, values in zip(first_rows, key_arrays, strict=False)]
+        keys = KeyColumn.of_chunks(chosen.key, lambda: iter(key_chunks))
     return Opened(kind=type(lengths).__name__, ranges=ranges, files=[], columns=chosen, keys=keys)
 
 
 class _Held(NamedTuple):
     """The rows of an object in memory."""
 
-    parts: Iterator[RawRows]
-    """All rows in order, in parts; to be read once."""
+    row_chunks: Iterator[RawRows]
+    """All rows in order, in chunks; to be read once."""
     columns: InputColumns
     """The columns that are read."""
     key_arrays: list[Any]
-    """Arrow arrays of the keys of the rows that have been read from `parts`; empty if they have ids only."""
+    """Arrow arrays of the keys of the rows that have been read from `row_chunks`; empty if they have ids only."""
 
 
 def _held(lengths: Any, columns: InputColumns, where: str) -> _Held:
@@ -118,13 +118,13 @@ def _of_batches(reader: Any, columns: InputColumns, where: str) -> _Held:
     chosen, is_list = chosen_columns(reader.schema, columns, where)
     key_arrays: list[Any] = []
 
-    def parts() -> Iterator[RawRows]:
+    def row_chunks() -> Iterator[RawRows]:
         for batch in reader:
             if chosen.key is not None:
                 key_arrays.append(batch.column(batch.schema.get_field_index(chosen.key)))
             yield _copied(arrow_rows(batch, chosen, is_list))
 
-    return _Held(_joined(parts()), chosen, key_arrays)
+    return _Held(_joined(row_chunks()), chosen, key_arrays)
 
 
 def _of_arrays(array: Any, columns: InputColumns, where: str) -> _Held:
@@ -140,8 +140,8 @@ def _of_arrays(array: Any, columns: InputColumns, where: str) -> _Held:
         )
     if not (require("pyarrow").types.is_integer(array.type) or is_tokens(array.type)):
         raise ValueError(f"{where} holds {array.type}, but integers (lengths) or lists of integers (tokens) are needed")
-    parts = (_copied(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks)
-    return _Held(parts, columns, [])
+    row_chunks = (_copied(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks)
+    return _Held(row_chunks, columns, [])
 
 
 def _of_dataset(dataset: Any, columns: InputColumns, where: str) -> _Held:
@@ -151,13 +151,13 @@ def _of_dataset(dataset: Any, columns: InputColumns, where: str) -> _Held:
     way no token is copied.
     """
     held = _of_batches(dataset.data.table.to_reader(), columns, where)
-    indices = dataset._indices
+    indices = dataset._indices  # no public name tells which rows are left; None if all are, in their order
     if indices is None:
         return held
-    all_rows = _concatenated(list(held.parts))
-    chunks = [values_of(chunk).astype(np.int64) for chunk in indices.column(0).chunks]
-    selection = np.concatenate([np.empty(0, np.int64), *chunks])
-    key_arrays = held.key_arrays
+    all_rows = _concatenated(list(held.row_chunks))
+    index_chunks = [values_of(chunk).astype(np.int64) for chunk in indices.column(0).chunks]
+    selection = np.concatenate([np.empty(0, np.int64), *index_chunks])  # there may be no chunk
+    key_arrays = held.key_arrays  # complete: all rows have been read
     if key_arrays:
         pa = require("pyarrow")
         key_arrays = pa.chunked_array(key_arrays).take(pa.array(selection)).chunks
@@ -169,11 +169,11 @@ def _copied(rows: RawRows) -> RawRows:
     return rows.each(np.array)
 
 
-def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
-    """Joins small parts to parts of BATCH_ROWS rows or more, so that many small record batches make few tasks."""
+def _joined(row_chunks: Iterator[RawRows]) -> Iterator[RawRows]:
+    """Joins small chunks to chunks of BATCH_ROWS rows or more, so that many small record batches make few tasks."""
     small: list[RawRows] = []
     num_rows = 0
-    for rows in parts:
+    for rows in row_chunks:
         small.append(rows)
         num_rows += len(rows.lengths)
         if num_rows >= BATCH_ROWS:
@@ -183,18 +183,20 @@ def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
         yield _concatenated(small)
 
 
-def _concatenated(parts: list[RawRows]) -> RawRows:
-    """Returns the rows of all parts, in order."""
+def _concatenated(row_chunks: list[RawRows]) -> RawRows:
+    """Returns the rows of all chunks, in order."""
 
     def field_of_all(name: str) -> NDArray[Any] | None:
-        """Joins one field of all parts. Only a mask of nulls may be None in some parts: they have no null."""
-        columns = [getattr(part, name) for part in parts]
-        if all(column is None for column in columns):
+        """Joins one field of all chunks. Only a mask of nulls may be None in some chunks: they have no null."""
+        columns = [getattr(rows, name) for rows in row_chunks]
+        known = [column for column in columns if column is not None]
+        if not known:
             return None
-        no_nulls = [np.zeros(len(part.lengths), dtype=bool) for part in parts]
+        of_row = known[0].shape[1:]  # () for a number a row, (k,) for the nulls of k resources
+        no_nulls = [np.zeros((len(rows.lengths), *of_row), dtype=bool) for rows in row_chunks]
         return np.concatenate(
             [mask if column is None else column for column, mask in zip(columns, no_nulls, strict=True)]
         )
 
-    lengths = np.concatenate([np.empty(0, dtype=np.int64), *(part.lengths for part in parts)])
-    return RawRows(lengths, *(field_of_all(name) for name in RawRows._fields[1:]))
+    lengths = np.concatenate([np.empty(0, dtype=np.int64), *(rows.lengths for rows in row_chunks)])
+    return RawRows(lengths, **{name: field_of_all(name) for name in RawRows._fields if name != "lengths"})

@@ -59,7 +59,7 @@ class NpyReader(WholeFiles):
         """Returns the array files of a source; refuses those of a prepared dataset, which hold ids; see `Reader`."""
         found = super().files(source)
         for path in (Path(name) for name in found if not is_url(name)):
-            for folder in path.parents[:2]:
+            for folder in path.parents[:2]:  # the second is the dataset's for an array file in `pools`
                 if (folder / "manifest.json").exists() and path.relative_to(folder).parts[0] in _OF_DATASETS:
                     raise ValueError(
                         f"{path} holds ids of the prepared dataset {folder}, no lengths; give what it is made of"
@@ -148,16 +148,21 @@ def array_rows(
     for begin in range(first, end, BATCH_ROWS):
         rows = array[begin : min(begin + BATCH_ROWS, end)]
         if columns.length is None:
-            yield RawRows(np.asarray(rows))
+            yield RawRows(lengths=np.asarray(rows))
         else:
             ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.integers)
             amounts = [as_amounts(rows[name]) for name in columns.amounts]
             resources = np.stack(amounts, axis=1) if amounts else None
-            yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups, resources=resources)
+            lengths = np.ascontiguousarray(rows[columns.length])
+            yield RawRows(lengths=lengths, ids=ids, groups=groups, resources=resources)
 
 
 class _StoredArray:
-    """An array in an object store, of which slices are read, as if it were an array in memory with one axis."""
+    """An array in an object store, of which slices are read, as if it were an array in memory with one axis.
+
+    Raises:
+        ValueError: the object is not an array, holds Python objects, or ends before its last element.
+    """
 
     def __init__(self, url: str) -> None:
         self._object = StoredObject(url)
@@ -176,8 +181,9 @@ class _StoredArray:
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def __getitem__(self, some: slice) -> NDArray[Any]:
-        first, stop, _ = some.indices(len(self))
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Reads consecutive rows; a step counts as 1."""
+        first, stop, _ = rows.indices(len(self))
         begin, end = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
         return np.frombuffer(self._object.read(begin, end), self.dtype)
 

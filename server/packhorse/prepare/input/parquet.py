@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type
@@ -30,11 +31,13 @@ _LARGEST_TOKEN = 2**31 - 1
 _LARGER_THAN_TOKENS = ("int64", "uint64", "uint32")
 """Names of the Arrow types of integers that can hold values too large for token ids."""
 _READ_BUFFER_BYTES = 1 << 20
+"""Bytes that are read from a file on a disk at once."""
 _BATCH_BYTES = 1 << 24
 """About the bytes of a batch of lists, if tokens must be decoded too."""
 _DECODED_GROWTH = 4
-"""About the growth of tokens when they are decoded."""
+"""About how many times more bytes tokens take once they are decoded."""
 _LEAST_BATCH_ROWS = 64
+"""Least rows of a batch of lists, however long these are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +64,12 @@ class ParquetRows(RowRange):
         """See `RowRange`."""
         try:
             with open_parquet(self.path) as file:
-                sizes = _group_sizes(file.metadata)
+                sizes = _row_group_sizes(file.metadata)
         except ValueError:
             return ""
-        for group, end in enumerate(accumulate(sizes)):
+        for number, end in enumerate(accumulate(sizes)):
             if row < end:
-                return f" (row group {group})"
+                return f" (row group {number})"
         return ""
 
     def _read(self) -> Iterator[RawRows]:
@@ -87,44 +90,60 @@ class ParquetRows(RowRange):
     def _read_levels(self, file: Any) -> Iterator[RawRows]:
         """Yields rows with the lengths of lists, read without their values if `parquet_pages` can do that."""
         length = self.columns.length
-        others = [name for name in self.columns.names if name != length]
         assert length is not None  # the reader chose one
-        leaf = None if is_url(self.path) else list_column(file, length)
-        data = np.memmap(self.path, np.uint8, "r") if leaf is not None else None
-        is_nullable = file.schema_arrow.field(length).nullable
-        for group in range(*self.row_groups):
-            metadata = file.metadata.row_group(group)
-            if not metadata.num_rows:
+        leaf_number = None if is_url(self.path) else list_column(file, length)
+        data = None if leaf_number is None else np.memmap(self.path, np.uint8, "r")
+        for number in range(*self.row_groups):
+            num_rows = file.metadata.row_group(number).num_rows
+            if not num_rows:  # `through` joins ranges over empty row groups
                 continue
-            try:
-                if leaf is None or data is None:
-                    raise UnknownPageError  # so that pyarrow decodes the row group
-                chunk = metadata.column(leaf)
-                rows = RawRows(*list_lengths(data, chunk, file.schema.column(leaf), metadata.num_rows, is_nullable))
-            except UnknownPageError:
-                yield from self._decode(file, (group, group + 1))
+            rows = None
+            if leaf_number is not None and data is not None:
+                rows = self._rows_by_levels(file, data, leaf_number, number)
+            if rows is None:
+                yield from self._decode(file, (number, number + 1))
                 continue
-            if others:
-                table = file.read_row_group(group, columns=others, use_threads=False)
-                rows = with_other_columns(rows, table, self.columns)
-            for first, size in cut_rows(metadata.num_rows, BATCH_ROWS):
+            for first, size in cut_rows(num_rows, BATCH_ROWS):
                 yield rows.slice_of(first, size)
+
+    def _rows_by_levels(self, file: Any, data: NDArray[np.uint8], leaf_number: int, number: int) -> RawRows | None:
+        """Returns the rows of a row group, with the lengths of lists from levels; None if pyarrow must decode them.
+
+        Args:
+            file: the open file.
+            data: the file's bytes, memory-mapped.
+            leaf_number: number of the leaf column that holds the lists' values.
+            number: number of the row group.
+        """
+        row_group = file.metadata.row_group(number)
+        chunk, leaf = row_group.column(leaf_number), file.schema.column(leaf_number)
+        is_nullable = file.schema_arrow.field(self.columns.length).nullable
+        try:
+            lengths, null_lengths = list_lengths(data, chunk, leaf, row_group.num_rows, is_nullable)
+        except UnknownPageError:
+            return None
+        rows = RawRows(lengths=lengths, null_lengths=null_lengths)
+        others = [name for name in self.columns.names if name != self.columns.length]
+        if not others:
+            return rows
+        return with_other_columns(rows, file.read_row_group(number, columns=others, use_threads=False), self.columns)
 
     def _decode(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
         """Yields the rows of row groups as pyarrow decodes them, with all values."""
         names = self.columns.names
         batch_rows = self._rows_of_batch(file) if self.is_list else BATCH_ROWS
-        groups = list(range(*row_groups))
-        for batch in file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=False):
+        numbers = list(range(*row_groups))
+        for batch in file.iter_batches(batch_rows, row_groups=numbers, columns=names, use_threads=False):
             yield arrow_rows(batch, self.columns, self.is_list)
 
     def _rows_of_batch(self, file: Any) -> int:
-        """Returns the rows of a batch for which decoded tokens take about `_BATCH_BYTES`."""
-        group = file.metadata.row_group(self.row_groups[0])
-        chunks = [group.column(number) for number in range(group.num_columns)]
+        """Returns how many rows have decoded tokens of about `_BATCH_BYTES`, judged by the range's first row group."""
+        first, _ = self.row_groups
+        row_group = file.metadata.row_group(first)
+        chunks = [row_group.column(number) for number in range(row_group.num_columns)]
         tokens = [chunk for chunk in chunks if chunk.path_in_schema.startswith(f"{self.columns.length}.")]
         size_bytes = max(1, sum(chunk.total_uncompressed_size for chunk in tokens))
-        rows = _BATCH_BYTES * group.num_rows // (_DECODED_GROWTH * size_bytes)
+        rows = _BATCH_BYTES * row_group.num_rows // (_DECODED_GROWTH * size_bytes)
         return max(_LEAST_BATCH_ROWS, min(BATCH_ROWS, rows))
 
 
@@ -137,11 +156,11 @@ class ParquetReader(WholeFiles):
     magic = b"PAR1"
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """Returns a range for each row group; see `Reader`."""
+        """Returns a range for each row group that has rows; see `Reader`."""
         ranges: list[RowRange] = []
         files: list[InputFile] = []
         first_index = 0
-        chosen = columns
+        chosen = columns  # the first file completes the choice, and later ones must have these columns
         footers = for_each(paths, _footer) if is_url(paths[0]) else map(_footer, paths)
         for path, footer in zip(paths, footers, strict=True):
             chosen, is_list = columns_of_file(
@@ -151,25 +170,25 @@ class ParquetReader(WholeFiles):
                 is_first=not files,
                 exceeds_int64=partial(column_exceeds_int64, paths, column_of),
             )
-            assert chosen.length is not None
+            assert chosen.length is not None  # else `columns_of_file` raised
             if is_list and chosen.length in footer.large_tokens:
                 _refuse_large_tokens(path, chosen.length, footer.large_tokens[chosen.length])
-            first_rows = accumulate(footer.group_sizes, initial=0)
+            first_rows = accumulate(footer.row_group_sizes, initial=0)
             ranges.extend(
                 ParquetRows(
                     path=path,
                     stamp=footer.stamp,
-                    row_groups=(group, group + 1),
+                    row_groups=(number, number + 1),
                     first_row=first_row,
                     first_index=first_index + first_row,
                     num_rows=size,
                     columns=chosen,
                     is_list=is_list,
                 )
-                for group, (first_row, size) in enumerate(zip(first_rows, footer.group_sizes, strict=False))
+                for number, (first_row, size) in enumerate(zip(first_rows, footer.row_group_sizes, strict=False))
                 if size
             )
-            files.append(InputFile(path=path, stamp=footer.stamp, num_rows=sum(footer.group_sizes)))
+            files.append(InputFile(path=path, stamp=footer.stamp, num_rows=sum(footer.row_group_sizes)))
             first_index += files[-1].num_rows
         keys = keys_of_files(chosen, paths, column_of)
         return Opened(kind=self.kind, ranges=ranges, files=files, columns=chosen, keys=keys)
@@ -180,52 +199,53 @@ class _Footer(NamedTuple):
 
     stamp: FileStamp
     schema: Any
-    group_sizes: list[int]
+    row_group_sizes: list[int]
     """Rows of each row group."""
     large_tokens: dict[str, int]
     """Column of lists → first row group with a value above _LARGEST_TOKEN, by the file's statistics."""
 
 
 def _footer(path: str) -> _Footer:
-    stamp = FileStamp.of(path)
+    stamp = FileStamp.of(path)  # before the file is read, so that a later change is noticed
     with open_parquet(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
-        return _Footer(stamp, schema, _group_sizes(metadata), _large_tokens(metadata, schema))
+        return _Footer(stamp, schema, _row_group_sizes(metadata), _large_tokens(metadata, schema))
 
 
-def _group_sizes(metadata: Any) -> list[int]:
+def _row_group_sizes(metadata: Any) -> list[int]:
     """Returns the number of rows in each row group."""
-    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
 def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
     """Returns `_Footer.large_tokens`."""
-    doubtful = {
+    doubtful = {  # columns of lists whose type can hold such values
         field.name for field in schema if is_tokens(field.type) and str(field.type.value_type) in _LARGER_THAN_TOKENS
     }
     found: dict[str, int] = {}
-    leaves = [number for number in range(metadata.num_columns) if _column_of(metadata, number) in doubtful]
-    for group in range(metadata.num_row_groups):
+    leaves = [leaf for leaf in range(metadata.num_columns) if _column_with_leaf(metadata, leaf) in doubtful]
+    for number in range(metadata.num_row_groups):
         for leaf in leaves:
-            statistics = metadata.row_group(group).column(leaf).statistics
+            statistics = metadata.row_group(number).column(leaf).statistics
             if statistics is not None and statistics.has_min_max and statistics.max > _LARGEST_TOKEN:
-                found.setdefault(_column_of(metadata, leaf), group)
+                found.setdefault(_column_with_leaf(metadata, leaf), number)
     return found
 
 
-def _column_of(metadata: Any, leaf: int) -> str:
+def _column_with_leaf(metadata: Any, leaf: int) -> str:
+    """Returns the name of the column that the leaf column with this number belongs to."""
     path: str = metadata.schema.column(leaf).path
     return path.partition(".")[0]
 
 
-def _refuse_large_tokens(path: str, column: str, group: int) -> None:
-    """Raises a ValueError that names the first row of a row group with a token above _LARGEST_TOKEN.
+def _refuse_large_tokens(path: str, column: str, number: int) -> None:
+    """Raises a ValueError that names a row group's first row with a token above _LARGEST_TOKEN, if there is one.
 
-    Returns if there is none, whatever the file's statistics say.
+    `number` is that of the row group.
     """
     with open_parquet(path) as file:
-        first_row = sum(_group_sizes(file.metadata)[:group])
-        lists = file.read_row_group(group, columns=[column], use_threads=False).column(0)
+        first_row = sum(_row_group_sizes(file.metadata)[:number])
+        lists = file.read_row_group(number, columns=[column], use_threads=False).column(0)
     for row, tokens in enumerate(lists, first_row):
         largest = max((token for token in tokens.as_py() or () if token is not None), default=0)
         if largest > _LARGEST_TOKEN:

@@ -93,7 +93,7 @@ def _write_skipped(
     def all_rows() -> Iterator[SkippedRow]:
         yield from _skipped_of(before) if before else ()
         for path, rows in skipped:
-            for row, fault in rows.tolist():
+            for row, fault in rows.tolist():  # (number in the file, Fault)
                 yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
 
     by_reason = Counter(Fault(fault).reason for each in skipped for fault in each.rows[:, 1].tolist())
@@ -134,9 +134,10 @@ def _skipped_of(before: PreparedDataset) -> Iterator[SkippedRow]:
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:
-    """Returns path → its name in the manifest, relative to the folder that all of them are in."""
+    """Returns path → its name in the manifest, relative to the deepest folder that holds all files."""
     whole = [absolute(path) for path in paths]
-    folders = zip(*(os.path.dirname(path).split("/") for path in whole), strict=False)
-    shared = "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, folders))
+    # ["/a/b/x", "/a/c/y"] -> levels ("", ""), ("a", "a"), ("b", "c"), of which the first two are shared
+    levels = zip(*(os.path.dirname(path).split("/") for path in whole), strict=False)
+    shared = "/".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
     relative = [path.removeprefix(shared).lstrip("/")[-_MOST_CHARACTERS:] for path in whole]
     return {path: os.fsencode(name).decode(errors="replace") for path, name in zip(paths, relative, strict=True)}

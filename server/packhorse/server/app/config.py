@@ -1,6 +1,6 @@
 """The server's options: `packhorse serve` fills them in, from flags or PACKHORSE_… variables.
 
-Owns their checks. Leaves reading the certificates to `tls` and the tokens to `bearer_tokens`.
+Owns the options and their checks. Leaves reading the certificates to `tls` and the tokens to `bearer_tokens`.
 """
 
 import sys
@@ -15,6 +15,7 @@ OVERDUE_SECONDS = 3.0
 """Seconds after the grace period at which the process ends, even if the shutdown is not finished."""
 
 _MOST_GRACE_SECONDS = 86_400.0
+"""The longest grace period, a day."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +107,7 @@ class ServeConfig:
         """Refuses an incomplete set of TLS files, and plain text that other machines can reach, unless `insecure`."""
         if (self.tls_cert is None) != (self.tls_key is None):
             present, missing = ("tls_key", "tls_cert") if self.tls_cert is None else ("tls_cert", "tls_key")
-            raise ValueError(f"{present} must be given together with {missing}")
+            raise ValueError(parameter(present) + " must be given together with " + parameter(missing))
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError(
                 parameter("tls_client_ca")

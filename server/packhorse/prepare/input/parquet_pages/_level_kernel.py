@@ -31,8 +31,8 @@ def add_lists(
 
     Each value has a repetition level (0: it begins the next row) and a definition level (a value, an empty list or a
     null list). Levels are in runs: either one level with its number of repeats, or groups of eight bit-packed levels.
-    If both levels of the next values are repeated, all these values are counted at once. This is one function because
-    it takes twice the time if cut in two.
+    If the next values all continue one list, by a repeated level of both kinds, they are counted at once. This is one
+    function because it takes twice the time if cut in two.
 
     Args:
         data: uint8, the page with its levels.
@@ -69,7 +69,7 @@ def add_lists(
                 shift += 7
                 if byte < 128:
                     break
-            left[kind] = header >> 1
+            left[kind] = header >> 1  # repeats, or groups of eight packed levels
             if header & 1:  # packed levels
                 bits = 1 if kind == _REPETITION else width
                 bit[kind] = at[kind] * 8
@@ -85,6 +85,7 @@ def add_lists(
                 return DAMAGED
         count = min(left[_REPETITION], left[_DEFINITION], num_values - done)
         if bit[_REPETITION] < 0 and repeated[_REPETITION] == 1 and bit[_DEFINITION] < 0:
+            # Only values continue a list, and only after one has begun (row is not NO_ROW).
             if row < 0 or repeated[_DEFINITION] <= null_level:
                 return DAMAGED
             lengths[row] += count
@@ -96,11 +97,11 @@ def add_lists(
                     bit[_REPETITION] += 1
                 if bit[_DEFINITION] >= 0:
                     definition = 0
-                    for i in range(width):
+                    for i in range(width):  # the lowest bit comes first
                         definition |= ((np.int64(data[bit[_DEFINITION] >> 3]) >> (bit[_DEFINITION] & 7)) & 1) << i
                         bit[_DEFINITION] += 1
                 if repetition == 0:
-                    row += 1
+                    row += 1  # from NO_ROW to row 0
                 if row < 0 or row >= len(lengths):
                     return DAMAGED
                 if definition > null_level:

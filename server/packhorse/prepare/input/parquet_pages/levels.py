@@ -3,7 +3,7 @@
 Parquet stores a list column as values with two small numbers each: a repetition level, 0 if the value begins a list,
 and a definition level, which distinguishes values from empty and null lists. Both kinds of levels are at the beginning
 of a page, run-length encoded, so that a list of 500 tokens takes a few bytes. Only the beginning of a compressed page
-is decompressed.
+is decompressed, unless it is of LZ4, which pyarrow decompresses as a whole.
 
 Owns the layout of pages (`PageHeader` in parquet-format), and finding a page's levels. The loop over levels is in
 `_level_kernel`, decompressing Snappy in `_snappy`, and Thrift's compact protocol in `_thrift`. If a page is of an
@@ -55,7 +55,7 @@ class _Page(NamedTuple):
     """Size of the body, compressed."""
     unpacked_bytes: int
     """Size of the body after decompression."""
-    levels: tuple[int, int] | None
+    level_bytes: tuple[int, int] | None
     """Bytes of repetition and definition levels, in a page of version 2, whose levels are not compressed. None in a
     page of version 1: each kind of levels begins with its size there."""
     is_rle: bool
@@ -139,6 +139,7 @@ def _pages(data: NDArray[np.uint8], chunk: Any) -> Iterator[_Page]:
 
 
 def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
+    """Reads the header of the page that begins at byte `at` of a column chunk that ends at byte `end`."""
     try:
         header, begin = CompactStruct(data, at, end).read()
     except UnreadableStructError:
@@ -146,7 +147,7 @@ def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
     kind, unpacked, packed = (header.get(number) for number in (_KIND, _UNPACKED_BYTES, _PACKED_BYTES))
     if not (isinstance(unpacked, int) and isinstance(packed, int) and unpacked >= 0 and 0 <= packed <= end - begin):
         raise UnknownPageError
-    num_values, levels, is_rle = 0, None, True
+    num_values, level_bytes, is_rle = 0, None, True  # in version 2 levels are always in this encoding
     if kind == _DATA:
         inner = _struct_at(header, _HEADER_OF_DATA)
         num_values = _size_in(inner, _NUM_VALUES)
@@ -154,10 +155,18 @@ def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
     elif kind == _DATA_V2:
         inner = _struct_at(header, _HEADER_OF_DATA_V2)
         num_values = _size_in(inner, _NUM_VALUES)
-        levels = _size_in(inner, _REPETITION_BYTES), _size_in(inner, _DEFINITION_BYTES)
+        level_bytes = _size_in(inner, _REPETITION_BYTES), _size_in(inner, _DEFINITION_BYTES)
     elif kind != _DICTIONARY:
         raise UnknownPageError
-    return _Page(kind, num_values, begin, size_bytes=packed, unpacked_bytes=unpacked, levels=levels, is_rle=is_rle)
+    return _Page(
+        kind=kind,
+        num_values=num_values,
+        begin=begin,
+        size_bytes=packed,
+        unpacked_bytes=unpacked,
+        level_bytes=level_bytes,
+        is_rle=is_rle,
+    )
 
 
 def _struct_at(header: dict[int, Any], number: int) -> dict[int, Any]:
@@ -185,26 +194,27 @@ def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[n
     if not page.is_rle:
         raise UnknownPageError
     body = data[page.begin : page.begin + page.size_bytes]
-    if page.levels is not None:
-        ends = np.cumsum((0, *page.levels))
-        if min(page.levels) < 0 or ends[-1] > len(body):
+    if page.level_bytes is not None:
+        repetition_end, levels_end = page.level_bytes[0], sum(page.level_bytes)
+        if levels_end > len(body):
             raise UnknownPageError
-        return body, np.array([0, ends[1], ends[1], ends[2]], dtype=np.int64)
+        return body, np.array([0, repetition_end, repetition_end, levels_end], dtype=np.int64)
     wanted_bytes = min(page.unpacked_bytes, _HEAD_BYTES)
     while True:
         head = _beginning(body, codec, wanted_bytes, page.unpacked_bytes)
         repetition_end = _SIZE_BYTES + _size_at(head, 0)
-        definition_begin = definition_end = repetition_end + _SIZE_BYTES
+        definition_begin = definition_end = repetition_end + _SIZE_BYTES  # the end is known once the size is read
         if definition_begin <= len(head):
             definition_end += _size_at(head, repetition_end)
             if definition_end <= len(head):
                 return head, np.array([_SIZE_BYTES, repetition_end, definition_begin, definition_end], dtype=np.int64)
-        if len(head) >= page.unpacked_bytes or len(head) < wanted_bytes:
+        if len(head) >= page.unpacked_bytes or len(head) < wanted_bytes:  # there is no more, or the page is damaged
             raise UnknownPageError
         wanted_bytes = min(page.unpacked_bytes, max(2 * wanted_bytes, definition_end + _HEAD_BYTES))
 
 
 def _size_at(head: NDArray[np.uint8], at: int) -> int:
+    """Returns the size that stands before levels, at byte `at`; something too small if `head` ends before its end."""
     return int.from_bytes(head[at : at + _SIZE_BYTES].tobytes(), "little")
 
 
