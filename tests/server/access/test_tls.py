@@ -2,10 +2,12 @@
 
 import shutil
 import time
+from datetime import UTC, datetime
 
 import grpc
 import pytest
 
+from packhorse.server.access import tls
 from packhorse.server.access.tls import Certificates, TlsFiles
 
 
@@ -61,6 +63,18 @@ def test_what_is_wrong_is_told_as_long_as_it_lasts_and_when_they_end(files):
     assert certificates.expiries() == {}
     files("two")
     assert not certificates.trouble
+
+
+def test_of_two_files_of_one_name_the_first_to_expire_is_told(files, monkeypatch, tmp_path):
+    """A secret mounted twice, as tls.crt in two folders: the expiry of one was lost."""
+    put = files("one")
+    (tmp_path / "ca").mkdir()
+    ca = tmp_path / "ca" / put.cert.name
+    ca.write_bytes(put.cert.read_bytes())
+    certificates = Certificates(TlsFiles(cert=put.cert, key=put.key, client_ca=ca))
+    ends = {put.cert: datetime(2031, 1, 1, tzinfo=UTC), ca: datetime(2041, 1, 1, tzinfo=UTC)}
+    monkeypatch.setattr(tls, "expiry_of", ends.__getitem__)
+    assert certificates.expiries() == {put.cert.name: ends[put.cert].timestamp()}
 
 
 def test_every_port_is_told(files, renewals):

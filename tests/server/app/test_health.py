@@ -19,7 +19,7 @@ from packhorse.client import connect
 from packhorse.client.errors import DatasetCorruptError, TokensNotServedError
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
-from packhorse.server.app.health import BlockProbe, Condition
+from packhorse.server.app.health import BlockProbe, ServerHealth
 from packhorse.server.datasets.refusals import not_served
 from packhorse.server.watching.metrics import Metrics
 
@@ -36,21 +36,21 @@ def test_a_loop_that_does_not_answer_serves_nobody():
 
     async def go():
         metrics = Metrics(list)
-        condition = Condition(Health(), metrics)
-        await condition.set("datasets", "")
+        server_health = ServerHealth(Health(), metrics)
+        await server_health.set("datasets", "")
         serving = lambda: metrics.registry.get_sample_value("packhorse_serving")  # noqa: E731
-        assert await asyncio.to_thread(condition.ask)
+        assert await asyncio.to_thread(server_health.ask)
         assert serving() == 1
         answers = []
-        asking = threading.Thread(target=lambda: (answers.append(condition.ask(0.05)), over.set()))
+        asking = threading.Thread(target=lambda: (answers.append(server_health.ask(0.05)), over.set()))
         asking.start()
         assert over.wait(20)  # the loop is stuck here
         assert (answers, serving()) == ([False], 0)
         asking.join()
-        assert await asyncio.to_thread(condition.ask)
+        assert await asyncio.to_thread(server_health.ask)
         assert serving() == 1
-        await condition.set("datasets", "there is none")
-        assert not await asyncio.to_thread(condition.ask)
+        await server_health.set("datasets", "there is none")
+        assert not await asyncio.to_thread(server_health.ask)
 
     asyncio.run(go())
 

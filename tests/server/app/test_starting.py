@@ -21,7 +21,7 @@ from tests.warm import warm
 
 from packhorse.cli import main
 from packhorse.client import connect
-from packhorse.server.app.health import NO_BLOCKS, Condition, probe
+from packhorse.server.app.health import LANES, ServerHealth, probe
 from packhorse.server.watching.calls import SERVICE
 from packhorse.server.watching.metrics import Metrics
 from packhorse.topology import Topology
@@ -131,23 +131,23 @@ class Health:
 def test_health_has_one_answer_of_several_reasons(caplog):
     async def go_through():
         health, metrics = Health(), Metrics(list)
-        condition = Condition(health, metrics)
+        server_health = ServerHealth(health, metrics)
 
         async def after(cause, reason):
-            await condition.set(cause, reason)
+            await server_health.set(cause, reason)
             assert metrics.registry.get_sample_value("packhorse_serving") == (health.statuses[SERVICE] == 1)
             return health.statuses[SERVICE] == 1
 
         assert await after("datasets", "")
         assert not await after("datasets", "no dataset can be served")
-        assert not await after(NO_BLOCKS, "")
+        assert not await after(LANES, "")
         assert health.statuses[""] == 1, "a restart does not help"
         assert not await after("datasets", "no dataset can be served")
-        assert not await after(NO_BLOCKS, "no blocks")
+        assert not await after(LANES, "no blocks")
         assert health.statuses[""] == 2, "a restart may help"
         assert not await after("datasets", "")
-        assert await after(NO_BLOCKS, "")
-        assert await after(NO_BLOCKS, "")
+        assert await after(LANES, "")
+        assert await after(LANES, "")
 
     with caplog.at_level("INFO", "packhorse"):
         asyncio.run(go_through())

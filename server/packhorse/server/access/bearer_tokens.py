@@ -116,11 +116,11 @@ class Grant:
                 raise ValueError(f"{word[:80]!r} of {name} must be datasets=…, methods=… or expires=…, each once")
             scopes[field] = value
         return cls(
-            name,
-            token_hash,
-            tuple(scopes.get("datasets", "*").split(",")),
-            tuple(scopes.get("methods", "*").split(",")),
-            parse_time(scopes["expires"]) if "expires" in scopes else None,
+            name=name,
+            hash=token_hash,
+            datasets=tuple(scopes.get("datasets", "*").split(",")),
+            methods=tuple(scopes.get("methods", "*").split(",")),
+            expires=parse_time(scopes["expires"]) if "expires" in scopes else None,
         )
 
     def __str__(self) -> str:
@@ -184,7 +184,7 @@ class TokenFile:
         self._path = path
         self._lock = threading.Lock()
         self._file = Watched("the token file", [path], lambda: _grants_in(path), fresh_seconds=FRESH_SECONDS)
-        self._gone_since: float | None = None
+        self._gone_since: float | None = None  # by `time.monotonic`; None while the file has a token
         grants = self._file.get()
         if grants is None:
             raise ValueError(parameter("token_file") + f" {path} cannot be read: there is no such file")
@@ -205,10 +205,8 @@ class TokenFile:
             raise _unauthenticated("missing", "this server requires a token: give token_file=…")
         found: Grant | None = None
         token_hash = hash_of(token)
-        for grant in self.grants():
-            if hmac.compare_digest(
-                grant.hash, token_hash
-            ):  # no `break`, so that the time does not reveal which matches
+        for grant in self.grants():  # to the end, without a `break`, so that the time does not reveal which matches
+            if hmac.compare_digest(grant.hash, token_hash):
                 found = grant
         if found is None:
             raise _unauthenticated("unknown", "this server does not know the token; it may have been withdrawn")
@@ -226,31 +224,32 @@ class TokenFile:
     def grants(self) -> tuple[Grant, ...]:
         """Returns all grants, expired ones as well, in the order of the file."""
         with self._lock:
-            grants, now = self._file.get(), time.monotonic()
-            if grants:
-                self._grants, self._gone_since = grants, None
+            in_file, now = self._file.get(), time.monotonic()
+            if in_file:
+                self._grants, self._gone_since = in_file, None
             elif self._gone_since is None:
                 self._gone_since = now
-                _LOG.error("%s: if it stays so for %g s, no token is accepted", self._missing(grants), GONE_SECONDS)
+                _LOG.error("%s: if it stays so for %g s, no token is accepted", self._missing(in_file), GONE_SECONDS)
             elif now - self._gone_since >= GONE_SECONDS and self._grants:
                 self._grants = ()
-                _LOG.error("%s: no token is accepted", self._missing(grants))
+                _LOG.error("%s: no token is accepted", self._missing(in_file))
             return self._grants
 
     @property
     def trouble(self) -> str:
         """What is wrong with the file now; empty if nothing is."""
-        accepted, grants = self.grants(), self._file.get()
-        if grants:
+        accepted, in_file = self.grants(), self._file.get()
+        if in_file:
             return self._file.trouble
-        return self._missing(grants) + ("" if accepted else ": no token is accepted")
+        return self._missing(in_file) + ("" if accepted else ": no token is accepted")
 
     def expiries(self) -> dict[str, float]:
         """Returns when tokens expire, by their names, in seconds since 1970; without those that never do."""
         return {grant.name: grant.expires.timestamp() for grant in self.grants() if grant.expires is not None}
 
-    def _missing(self, grants: tuple[Grant, ...] | None) -> str:
-        return parameter("token_file") + f" {self._path} {('is gone' if grants is None else 'has no token')}"
+    def _missing(self, in_file: tuple[Grant, ...] | None) -> str:
+        """Returns a sentence about a file that is gone, or whose grants are none."""
+        return parameter("token_file") + f" {self._path} {('is gone' if in_file is None else 'has no token')}"
 
 
 def _grants_in(path: Path) -> tuple[Grant, ...] | None:

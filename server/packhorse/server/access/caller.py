@@ -69,7 +69,7 @@ class TokenHolder(Caller):
 
     def check_request(self, request: Message) -> None:
         """Raises a ServiceError if the token is not for the request's dataset, or not for the tokens it asks for."""
-        if isinstance(request, pb.GetDatasetRequest):
+        if isinstance(request, pb.GetDatasetRequest):  # the only request that calls its dataset `name`
             self._grant.check_dataset(request.name)
         elif "dataset" in request.DESCRIPTOR.fields_by_name:
             self._grant.check_dataset(request.dataset)  # type: ignore[attr-defined]

@@ -67,11 +67,15 @@ class Certificates:
         return self._current.trouble
 
     def expiries(self) -> dict[str, float]:
-        """Returns when the certificates expire, by their files' names, in seconds since 1970."""
-        expiries = {}
+        """Returns when the certificates expire, by their files' names, in seconds since 1970.
+
+        If two files of different folders have one name, it stands for the one that expires first.
+        """
+        expiries: dict[str, float] = {}
         for path in filter(None, (self._files.cert, self._files.client_ca)):
             with suppress(ValueError, OSError):  # `trouble` says what is wrong with it
-                expiries[path.name] = expiry_of(path).timestamp()
+                expiry = expiry_of(path).timestamp()
+                expiries[path.name] = min(expiry, expiries.get(path.name, expiry))
         return expiries
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
@@ -99,6 +103,7 @@ class Certificates:
         return self._current.get().for_metrics
 
     def _read(self) -> _Loaded:
+        """Reads and checks the files; raises a ValueError that names the option of a wrong one."""
         files = self._files
         cert = _bytes_of("tls_cert", files.cert)
         key = _bytes_of("tls_key", files.key)

@@ -1,8 +1,8 @@
 """Whether this server can serve, and why not; looks for new datasets and takedowns every ten seconds.
 
-Owns the reasons for which health is NOT_SERVING, and the two loops that look for them: whether lanes answer and blocks
-are made (`probe`), and whether there is a dataset (`watch`). Leaves gRPC's health service, and health while the server
-starts or drains, to `running`.
+Owns the reasons for which health is NOT_SERVING (`ServerHealth`), and the two loops that look for them: whether lanes
+answer and a block can be made (`probe`, with `BlockProbe`), and whether there is a dataset (`watch`). Leaves gRPC's
+health service, and health while the server starts or drains, to `running`.
 """
 
 import asyncio
@@ -32,36 +32,39 @@ _LOG = logging.getLogger(__name__)
 TOKENS = f"{SERVICE}.Tokens"
 """The service name under which gRPC's health says whether tokens can be sent, if the server sends them."""
 
-NO_BLOCKS = "blocks"
-"""The cause of NOT_SERVING if the lanes of streams do not answer."""
+LANES, BLOCK, DATASETS = "lanes", "a block", "datasets"
+"""Causes of NOT_SERVING: the lanes of streams do not answer, no block can be made, or no dataset can be served."""
 
 PROBE_SECONDS = 10.0
-"""How long a lane of streams may take to answer before health turns NOT_SERVING. Then it is probed again at once."""
+"""How long all lanes of streams may take to answer before health turns NOT_SERVING. Then they are probed again at once.
+Also how long a dataset's block may take before its files count as hanging."""
 
 PROBE_EVERY_SECONDS = 2.0
+"""Pause after a probe that all lanes answered."""
 
 ANSWER_SECONDS = 5.0
 """How long the event loop may take to say whether this server serves. Most probes give up earlier."""
 
 _WATCH_EVERY_SECONDS = 10.0
+"""How long `watch` waits between two looks for datasets and takedowns."""
 
 
-class Condition:
-    """The reasons why this server cannot serve, and the health that follows. Used from one event loop only.
+class ServerHealth:
+    """The reasons why this server cannot serve, and the health that follows. Only `ask` is for other threads.
 
     The service's health is NOT_SERVING while there is any reason. The process's health (of the empty service name) is
-    so only while no blocks are made, because only then may a restart help.
+    so only while the lanes of streams do not answer (LANES), because only then may a restart help.
 
     Args:
         servicer: gRPC's health service, which answers probes.
-        metrics: have a gauge of the same health.
+        metrics: the metrics, with a gauge of the service's health.
     """
 
     def __init__(self, servicer: health.aio.HealthServicer, metrics: Metrics) -> None:  # type: ignore[name-defined]
         self._servicer = servicer
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._reasons: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}  # cause → a sentence for the log
 
     def ask(self, seconds: float = ANSWER_SECONDS) -> bool:
         """Asks the event loop, from another thread, whether this server serves; returns False without an answer."""
@@ -82,7 +85,7 @@ class Condition:
         """Sets one reason why this server cannot serve, and logs a change of health.
 
         Args:
-            cause: a name; a reason replaces the earlier one of the same cause. NO_BLOCKS counts for the process too.
+            cause: LANES, BLOCK or DATASETS; a reason replaces the earlier one of the same cause.
             reason: a sentence for the log; empty if this cause does not prevent serving now.
         """
         before = dict(self._reasons)
@@ -95,7 +98,7 @@ class Condition:
         elif before and not self._reasons:
             _LOG.info("health is SERVING again")
         await self._servicer.set(SERVICE, _health_if(not self._reasons))
-        await self._servicer.set("", _health_if(NO_BLOCKS not in self._reasons))
+        await self._servicer.set("", _health_if(LANES not in self._reasons))
         self._metrics.serving.set(not self._reasons)
 
     async def set_tokens(self, *, is_whole: bool) -> None:
@@ -116,21 +119,21 @@ class BlockProbe:
     """Looks up one dataset after the other and makes one of its blocks, as a client's request would.
 
     Args:
-        catalog: of the datasets.
-        backend: makes the blocks.
+        catalog: the datasets that are served.
+        backend: the service, which makes the blocks.
     """
 
     def __init__(self, catalog: Catalog, backend: Backend) -> None:
         self._catalog = catalog
         self._backend = backend
         self._last_name = ""  # of the dataset that was looked up last
-        self._hanging: set[str] = set()
+        self._hanging: set[str] = set()  # names of datasets whose files did not answer when they were last asked
 
     def make_block(self) -> None:
         """Makes a block of the next dataset whose files answer.
 
         Raises:
-            TimeoutError: no dataset answers.
+            TimeoutError: no block was made, and the files of at least one dataset do not answer.
         """
         names = sorted(dataset.name for dataset in self._catalog.opened())
         num_done = bisect_right(names, self._last_name)  # those after the last one come first
@@ -157,18 +160,24 @@ class BlockProbe:
         self._backend.get_bins(pb.GetBinsRequest(dataset=name, positions=[0], wire_version=WIRE_VERSION, is_whole=True))
 
 
-async def probe(lanes: Sequence[Lane], make_block: Callable[[], None], condition: Condition) -> None:
-    """Looks again and again whether all lanes answer and a block can be made, and sets health; ends if cancelled."""
+async def probe(lanes: Sequence[Lane], make_block: Callable[[], None], server_health: ServerHealth) -> None:
+    """Looks again and again whether all lanes answer and a block can be made, and sets health. Never returns.
+
+    Args:
+        lanes: the lanes of streams.
+        make_block: makes a block, as `BlockProbe.make_block` does, or raises.
+        server_health: the health to set.
+    """
     while True:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 for answer in [lane.submit(int) for lane in lanes]:  # `int()` is work that does nothing
                     await answer
         except TimeoutError:
-            await condition.set(NO_BLOCKS, f"no block could be made for {PROBE_SECONDS:g} seconds")
+            await server_health.set(LANES, f"no block could be made for {PROBE_SECONDS:g} seconds")
             continue
-        await condition.set(NO_BLOCKS, "")
-        await condition.set("a block", await asyncio.to_thread(_why_no_block, make_block))
+        await server_health.set(LANES, "")
+        await server_health.set(BLOCK, await asyncio.to_thread(_why_no_block, make_block))
         await asyncio.sleep(PROBE_EVERY_SECONDS)
 
 
@@ -185,7 +194,7 @@ def _why_no_block(make_block: Callable[[], None]) -> str:
 
 
 async def watch(
-    catalog: Catalog, mixtures: Mixtures, corpora: Corpora, look_now: asyncio.Event, condition: Condition
+    catalog: Catalog, mixtures: Mixtures, corpora: Corpora, look_now: asyncio.Event, server_health: ServerHealth
 ) -> None:
     """Looks for new and changed datasets and takedowns, every ten seconds and when `look_now` is set.
 
@@ -207,9 +216,9 @@ async def watch(
         elif trouble_before and not trouble:
             _LOG.info("the data root can be read again")
         names = await asyncio.to_thread(mixtures.names)
-        await condition.set("datasets", "" if names else why_nothing_is_served(mixtures))
+        await server_health.set(DATASETS, "" if names else why_nothing_is_served(mixtures))
         if corpora.are_asked_for:
-            await condition.set_tokens(is_whole=not corpora.troubles())
+            await server_health.set_tokens(is_whole=not corpora.troubles())
 
 
 def why_nothing_is_served(mixtures: Mixtures) -> str:

@@ -57,10 +57,10 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         url: the URL of /metrics.
 
     Args:
-        host: to listen on.
-        port: 0 for a free one.
-        app: answers requests.
-        certificates: for HTTPS; None for HTTP.
+        host: the address or name to listen on.
+        port: the port; 0 for a free one.
+        app: the WSGI application that answers requests.
+        certificates: the certificates for HTTPS; None for HTTP.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -74,10 +74,11 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             self.address_family = AF_INET6
         self._certificates = certificates
         self._permits = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._open_until: dict[socket, float] = {}
+        self._open_until: dict[socket, float] = {}  # connection → time, by `time.monotonic`, at which it is ended
         super().__init__((host, port), _Handler)
-        scheme, shown = "http" if certificates is None else "https", f"[{host}]" if is_ipv6 else host
-        self.url = f"{scheme}://{shown}:{self.server_port}/metrics"
+        scheme = "http" if certificates is None else "https"
+        host_in_url = f"[{host}]" if is_ipv6 else host
+        self.url = f"{scheme}://{host_in_url}:{self.server_port}/metrics"
         self.set_app(app)
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
@@ -148,10 +149,10 @@ def listen_for_metrics(
 
     Args:
         config: the options.
-        registry: of the metrics.
+        registry: the registry of the metrics.
         is_serving: called for each request of /healthz; may take some seconds.
-        certificates: for HTTPS; None for HTTP.
-        tokens: the token file: a scrape needs a token for METRICS. None if everyone may scrape.
+        certificates: the certificates for HTTPS; None for HTTP.
+        tokens: the token file, if a scrape needs a token for METRICS; None if everyone may scrape.
         page: the status page; None for none.
 
     Raises:

@@ -53,6 +53,7 @@ FIRST_DELAY_SECONDS = 0.1
 serves, the replacement starts after this time in any case."""
 
 MOST_DELAY_SECONDS = 30.0
+"""Most seconds between a process's death and the start of its replacement."""
 
 STEADY_SECONDS = 60.0
 """Lifetime in seconds after which a process that dies is replaced after FIRST_DELAY_SECONDS again."""
@@ -64,6 +65,7 @@ _HEALTH_SECONDS = 1.0
 """How long each process may take to say whether it serves: probes wait for the answer."""
 
 _SHARED_MEMORY = "/dev/shm"
+"""Folder in memory, for the files that all processes share; without it they are in a temporary folder on a disk."""
 
 
 async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> int:
@@ -78,9 +80,12 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
     """
     certificates = None if config.tls_files is None else Certificates(config.tls_files)
     tokens = None if config.token_file is None else TokenFile(config.token_file)
-    memory = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="packhorse-", dir=memory) as name, _reserved(config.listen) as address:
-        folder = Path(name)
+    memory_folder = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+    with (
+        tempfile.TemporaryDirectory(prefix="packhorse-", dir=memory_folder) as shared_path,
+        _reserved(config.listen) as address,
+    ):
+        folder = Path(shared_path)
         make_shared_limit(folder / OPEN_STREAMS, config.processes)
         make_shared_table(folder / REACHED, config.processes)
         parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
@@ -180,7 +185,7 @@ class _Parent:
     def __init__(self, config: ServeConfig, folder: Path) -> None:
         self._config = config
         self._folder = folder
-        self._processes: dict[int, _Process] = {}  # by slot
+        self._processes: dict[int, _Process] = {}  # by slot, the number of a process and of its replacements
         self._serving: set[int] = set()  # slots of the processes that serve
         self._stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -200,11 +205,11 @@ class _Parent:
             if self._stopping.is_set():
                 return None
             raise
-        return names[0]
+        return names[0]  # all serve the same data root
 
     async def replace_dead(self) -> int:
         """Replaces processes until a signal comes and all have ended; returns the server's exit status."""
-        statuses = await asyncio.gather(*(self._replace_dead(slot) for slot in list(self._processes)))
+        statuses = await asyncio.gather(*(self._keep_replaced(slot) for slot in list(self._processes)))
         return 0 if all(status in (0, -signal.SIGTERM) for status in statuses) else 1
 
     def families(self) -> list[list[Metric]]:
@@ -235,7 +240,7 @@ class _Parent:
         self._serving.add(slot)
         return datasets
 
-    async def _replace_dead(self, slot: int) -> int:
+    async def _keep_replaced(self, slot: int) -> int:
         """Replaces the process of a slot whenever it dies, until the server stops; returns its last exit status."""
         delay_seconds = FIRST_DELAY_SECONDS
         while True:
@@ -283,6 +288,7 @@ class _Parent:
         self._pass_on(signal.SIGTERM)
 
     def _pass_on(self, number: int) -> None:
+        """Sends the signal of this number to all processes that are alive."""
         for process in self._processes.values():
             process.send_signal(number)
 

@@ -20,7 +20,7 @@ from packhorse.server.access.bearer_tokens import TokenFile
 from packhorse.server.access.tls import Certificates
 from packhorse.server.app.binding import bind
 from packhorse.server.app.config import ServeConfig
-from packhorse.server.app.health import NO_BLOCKS, BlockProbe, Condition, probe, watch, why_nothing_is_served
+from packhorse.server.app.health import LANES, BlockProbe, ServerHealth, probe, watch, why_nothing_is_served
 from packhorse.server.app.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.app.sibling import Sibling
 from packhorse.server.app.signals import Signals
@@ -121,7 +121,7 @@ class Server:
         self.own_status = OwnStatus(
             self.mixtures, self.activity, self.metrics, self.certificates, file_gauges[UNUSABLE_FILES]
         )
-        self.condition: Condition | None = None
+        self.server_health: ServerHealth | None = None  # None before it serves, and while it drains
         backend = Backend(
             self.mixtures,
             saw_run=self.metrics.waiting.remember,
@@ -131,7 +131,7 @@ class Server:
         )
         self.block_probe = BlockProbe(self.catalog, backend)
         self.servicer = PackingServicer(backend, self.metrics, self.lanes, stream_limit, self.activity.answer)
-        self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self.health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self.tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, version)
         watchers: list[Watcher] = [
             CallMetrics(self.metrics),
@@ -164,7 +164,7 @@ class Server:
             interceptors=(self.interceptor,),
         )
         packing_pb2_grpc.add_PackingServiceServicer_to_server(self.servicer, server)  # type: ignore[no-untyped-call]
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health_service, server)
         if config.reflection:
             reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server, bind(server, address, self.certificates)
@@ -184,7 +184,7 @@ class Server:
 
     def is_serving(self) -> bool:
         """Returns whether this server serves, by asking its event loop from another thread."""
-        return self.condition is not None and self.condition.ask()
+        return self.server_health is not None and self.server_health.ask()
 
     async def drain(self, listening: Listening, hurrying: asyncio.Event) -> None:
         """Ends all streams after a block; at once if a second signal comes, or nobody reads the remaining streams.
@@ -193,9 +193,9 @@ class Server:
             listening: the gRPC servers.
             hurrying: set by the second signal.
         """
-        self.condition = None
+        self.server_health = None
         self.metrics.serving.set(0)
-        await self.health.enter_graceful_shutdown()
+        await self.health_service.enter_graceful_shutdown()
         self.servicer.drain()
         stopped = asyncio.ensure_future(listening.stop(self.config.grace_seconds))
         reasons_to_stop = (asyncio.ensure_future(self.servicer.only_unread()), asyncio.ensure_future(hurrying.wait()))
@@ -232,20 +232,20 @@ async def serve(
     metrics_server = server.listen_for_metrics()
     signals = Signals.caught(config.grace_seconds)
     for name in ("", SERVICE):
-        await server.health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await server.health_service.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await asyncio.to_thread(kernels.begin, wide=any(dataset.plan.is_wide for dataset in server.catalog.opened()))
     await listening.begin()
     gc.set_threshold(_COLLECT_EVERY)
     gc.freeze()  # no collection looks through the objects that exist by now while streams wait
-    server.condition = condition = Condition(server.health, server.metrics)
-    await condition.set(NO_BLOCKS, "")
+    server.server_health = server_health = ServerHealth(server.health_service, server.metrics)
+    await server_health.set(LANES, "")
     if server.corpora.are_asked_for:
-        await condition.set_tokens(is_whole=True)
+        await server_health.set_tokens(is_whole=True)
     background = (
         asyncio.create_task(
-            probe((server.lanes.streams, server.lanes.small_blocks), server.block_probe.make_block, condition)
+            probe((server.lanes.streams, server.lanes.small_blocks), server.block_probe.make_block, server_health)
         ),
-        asyncio.create_task(watch(server.catalog, server.mixtures, server.corpora, signals.look_now, condition)),
+        asyncio.create_task(watch(server.catalog, server.mixtures, server.corpora, signals.look_now, server_health)),
         asyncio.create_task(server.process_metrics.keep_measuring()),
     )
     if config.tokens:

@@ -24,7 +24,7 @@ class Lines:
     """Writes lines to a descriptor, in a thread of its own and in their order. Safe to be used by many threads.
 
     Args:
-        descriptor: of the stream; the caller closes it.
+        descriptor: the stream's file descriptor; the caller closes it.
 
     Attributes:
         num_left_out: lines that were not written.
@@ -37,14 +37,14 @@ class Lines:
         self._descriptor = descriptor
         self._lines: queue.Queue[str] = queue.Queue(MOST_LINES)
         self._num_unreported = 0  # lines left out since the last one that had room
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()  # held to count lines, and to start the thread
         self._thread: threading.Thread | None = None
 
     def put(self, line: str) -> None:
         """Adds a line, which may have line ends inside; if there is no room, leaves it out and counts it."""
         if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
             self._begin()
-        with self._counting:
+        with self._lock:
             if self._num_unreported:
                 what = f"{self._num_unreported:,} lines are left out here: nobody read in time what this process writes"
                 line = f"{self.as_line(what)}\n{line}"
@@ -64,7 +64,7 @@ class Lines:
                 self._lines.all_tasks_done.wait(left)
 
     def _begin(self) -> None:
-        with self._counting:
+        with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._write, name="lines", daemon=True)
                 self._thread.start()
@@ -75,7 +75,7 @@ class Lines:
             try:
                 self._write_whole(f"{line}\n".encode(errors="backslashreplace"))
             except OSError:  # nobody reads any more, or the disk is full
-                with self._counting:
+                with self._lock:
                     self.num_left_out += 1
             finally:
                 self._lines.task_done()
@@ -91,7 +91,7 @@ class LineHandler(logging.Handler):
     def __init__(self, lines: Lines) -> None:
         super().__init__()
         self.lines = lines
-        lines.as_line = self._line_of
+        lines.as_line = self._line_of  # so that also the sentence about lines that were left out has the log's format
 
     def emit(self, record: logging.LogRecord) -> None:
         """Adds the record's line."""
@@ -146,6 +146,6 @@ STDERR = Lines(_STDERR_DESCRIPTOR)
 
 def never_wait_for_stderr() -> None:
     """Replaces sys.stderr, so that no print of this process waits for whoever reads stderr."""
-    if sys.stderr is sys.__stderr__ and sys.stderr is not None:
+    if sys.stderr is sys.__stderr__ and sys.stderr is not None:  # nobody else, such as a test, has replaced it
         sys.stderr.flush()
         sys.stderr = LineStream(STDERR, _STDERR_DESCRIPTOR)

@@ -1,7 +1,8 @@
-"""Workarounds for faults of gRPC; the option `workarounds` turns all of them off.
+"""Workarounds for faults of gRPC; the option `workarounds` turns each off.
 
-Owns the task factory that keeps gRPC's memory alive, and listening again after gRPC's accepting loop has ended. Files
-that shrink are in `shrinking_files`. DESIGN.md says who would notice the absence of each.
+Owns the task factory that keeps gRPC's memory alive, writing a message to its end, and listening again after gRPC's
+accepting loop has ended. Files that shrink are in `shrinking_files`. DESIGN.md says who would notice the absence of
+each.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ _AGAIN_SECONDS = 10.0
 """How long we try to listen again while the address is in use: gRPC closes its old socket soon after its loop ended."""
 
 _RETRY_SECONDS = 0.01
+"""Pause between two attempts to listen again."""
 
 
 class Shielded(asyncio.Future[Any]):
@@ -103,7 +105,7 @@ class Accepting:
     """
 
     def __init__(self) -> None:
-        self._newest: asyncio.Task[Any] | None = None
+        self._accepting_task: asyncio.Task[Any] | None = None  # of the server that was started last
 
     def make_task(
         self, loop: asyncio.AbstractEventLoop, coroutine: _Coroutine, **options: Any
@@ -115,7 +117,7 @@ class Accepting:
         # A task takes generators only before Python 3.12, and gRPC has none.
         task = asyncio.Task(cast("Coroutine[Any, Any, Any]", coroutine), loop=loop, **options)
         if name == _ACCEPTING:
-            self._newest = task
+            self._accepting_task = task
         elif name == _CLOSING:
             # The error is looked at, so that asyncio does not log its trace.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -126,15 +128,15 @@ class Accepting:
 
         Waits for ever if this release of gRPC has no coroutine of the expected name.
         """
-        if self._newest is None:
+        if self._accepting_task is None:
             _LOG.warning(
                 "this release of packhorse does not know how grpcio accepts requests: a malformed request may close "
                 "the port; upgrade packhorse, or install the grpcio of its constraints.txt"
             )
             await asyncio.get_running_loop().create_future()
-        assert self._newest is not None
-        await asyncio.wait((self._newest,))
-        return None if self._newest.cancelled() else self._newest.exception()
+        assert self._accepting_task is not None
+        await asyncio.wait((self._accepting_task,))
+        return None if self._accepting_task.cancelled() else self._accepting_task.exception()
 
 
 class Listening:

@@ -63,10 +63,11 @@ class Catalog:
     def __init__(self, root: Path | str) -> None:
         self._root = Path(root).resolve()
         self._lock = threading.Lock()  # held to look up names, never while a folder is read
+        # By the dataset's name, which is its folder's:
         self._current: dict[str, OpenDataset] = {}
         self._refused: dict[str, RefusedFolder] = {}
         self._locks: dict[str, threading.Lock] = {}  # held while a folder is opened
-        self._older: dict[str, list[OlderVersion]] = {}
+        self._older: dict[str, list[OlderVersion]] = {}  # the oldest first
         self._gone: dict[str, str] = {}  # dataset that is served though its folder is not there → why
         self._hanging: set[str] = set()  # folders whose file system did not answer when it was last asked
         if not look_at(str(self._root), self._root.is_dir):
@@ -150,8 +151,8 @@ class Catalog:
         """Returns a dataset in the version of a digest; in the newest without a digest, or if that version is gone.
 
         Args:
-            name: of the dataset.
-            digest: of the version; empty for the newest.
+            name: the dataset's name.
+            digest: the version's digest; empty for the newest.
             besides: names of mixtures, which the error for an unknown name lists too.
 
         Raises:
@@ -164,21 +165,23 @@ class Catalog:
         if current is not None:
             return self._in_version(current.dataset, digest)
         try:
-            folders = {folder.name: (folder, stamps) for folder, stamps in self._find_folders().items()}
+            found = self._find_folders()
         except OSError as error:  # `watch` in `app.health` logs it
             if lacks_files(error):
                 raise no_file_left() from None
-            folders = {}
+            found = {}
+        folders = {folder.name: (folder, stamps) for folder, stamps in found.items()}
         if name in folders:
-            self._open(*folders[name])
+            folder, stamps = folders[name]
+            self._open(folder, stamps)
         with self._lock:
             current, refused = self._current.get(name), self._refused.get(name)
-            names = sorted({*folders, *self._current} - {*self._refused})
+            served = {*folders, *self._current} - {*self._refused}
         if current is not None:
             return self._in_version(current.dataset, digest)
         if refused is not None:
             raise no_file_left() if refused.lacks_files else not_served(name, refused.reason)
-        raise no_dataset(name, sorted({*names, *besides}))
+        raise no_dataset(name, sorted({*served, *besides}))
 
     def confirm(self, dataset: PreparedDataset) -> None:
         """Makes sure that bins, read but not yet sent, came from the files that were checked.
@@ -239,7 +242,7 @@ class Catalog:
         found = find_folders(self._root, self.has)
         self._hanging = {folder.name for folder in found.hanging}
         for folder, error in found.hanging.items():
-            self._refuse(folder, error, ())
+            self._refuse(folder, error, stamps=())  # none is known, so it is tried again as soon as it answers
         return found.stamps
 
     def _open(self, folder: Path, stamps: Stamps) -> None:
@@ -274,7 +277,7 @@ class Catalog:
             before = self._current.get(name)  # None if it was withdrawn
             is_new = before is None or before.dataset.manifest.digest != now.manifest.digest
             if before is not None and not is_new:
-                opened = OpenDataset(before.dataset, before.arrays, opened.stamps)
+                opened = OpenDataset(dataset=before.dataset, arrays=before.arrays, stamps=opened.stamps)
             elif before is not None:
                 self._older.setdefault(name, []).append(OlderVersion(before))
                 _warn_of_new_version(before.dataset, now)
@@ -313,10 +316,10 @@ class Catalog:
         return None
 
     def _open_version(self, folder: Path, stamps: Stamps) -> tuple[OpenDataset, bool]:
-        """Opens a folder with these stamps; returns as `_open_files`."""
+        """Opens a folder with these stamps; returns also whether its arrays were compared with their checksums."""
         self._check_inside(folder)
         dataset, is_checked = self._open_files(folder, stamps)
-        return OpenDataset(dataset, ArrayStamps.of(dataset), stamps), is_checked
+        return OpenDataset(dataset=dataset, arrays=ArrayStamps.of(dataset), stamps=stamps), is_checked
 
     def _check_inside(self, folder: Path) -> None:
         """Refuses a folder with links out of the root: its owner may not be allowed to read what the server can."""

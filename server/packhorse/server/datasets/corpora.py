@@ -174,6 +174,7 @@ class Corpora:
                     corpus.check_lengths(epoch.bins(np.arange(first, min(first + CHECKED_BINS, epoch.num_bins))))
 
     def _try_to_open(self, dataset: Dataset) -> _Attempt:
+        """Opens a corpus; if that fails, logs why, and notes it for clients."""
         try:
             corpus = self._open(dataset)
         except (OSError, ValueError, ImportError) as error:
@@ -214,7 +215,7 @@ class Corpora:
                 tokens_by_id = source.for_ids(id_column)
                 mask_by_id = None if loss_mask is None else loss_mask.for_ids(id_column)
         mask_sources: Iterable[TokenSource] = () if loss_mask is None else (loss_mask,)
-        if isinstance(loss_mask, MixtureSource):
+        if isinstance(loss_mask, MixtureSource):  # which maps no file itself
             mask_sources = loss_mask.sources.values()
         for each in (*sources.values(), *mask_sources):
             files |= {path: FileStamp.of(path) for path in each.mapped_files}
@@ -227,7 +228,8 @@ class Corpora:
             return as_token_source(path)
         is_given = dataset.name in self._given
         source = as_token_source(path) if is_given else open_recorded(path, asdict(inputs.tokens), inputs.rows)
-        if is_given or not source.knows_lengths:  # the check reads tokens, for which a server has time
+        is_checked = not is_given and source.knows_lengths  # by `open_recorded`, which leaves out checks of seconds
+        if not is_checked:
             check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
         return source
 
@@ -236,12 +238,13 @@ class Corpora:
         if dataset.name in self._given:
             return self._given[dataset.name]
         inputs = dataset.manifest.inputs
-        folder = getattr(dataset, "path", None)
+        folder = getattr(dataset, "path", None)  # a dataset in memory has none
         if not self._of_manifests or folder is None or inputs is None or inputs.tokens is None:
             return ""
         return recorded_path(folder, asdict(inputs.tokens))
 
     def _withdraw(self, dataset: Dataset, for_log: str, why: str) -> None:
+        """Ends serving a dataset's tokens for TRY_AGAIN_SECONDS; `why` is for clients."""
         _LOG.error("withdrawing the tokens of %s, not its ids: %s", dataset.name, for_log)
         self._attempts[dataset] = self._failed_attempt(dataset, why)
 

@@ -110,6 +110,7 @@ class Corpus:
         lengths = entries.planned if sizes is None else sizes
 
         def values_of_entries(source: TokenSource) -> NDArray[np.integer]:
+            """Reads the values of all entries, end to end: [T]. If nothing is cut, other lengths are an error."""
             return source.end_to_end(entries.ids, lengths, first_tokens=entries.first_tokens, truncate=is_cut)
 
         tokens = values_of_entries(entries.tokens)
@@ -123,7 +124,8 @@ class Corpus:
             mask = mask_values == 1
         self._check_files()
         if redacted is not None:  # what was taken down does not leave the server
-            ends, tokens = np.cumsum(lengths), tokens.astype(np.int64)
+            ends = np.cumsum(lengths)
+            tokens = tokens.astype(np.int64)  # a copy, which can hold any replacement
             for entry, token in zip(redacted.entries.tolist(), redacted.tokens.tolist(), strict=True):
                 if token != MASKED:
                     tokens[ends[entry] - lengths[entry] : ends[entry]] = token
@@ -141,8 +143,10 @@ class Corpus:
         )
 
     def _entries_of(self, bins: Bins) -> _Entries:
+        """Returns the entries of bins, with the sources that this thread may use."""
         components = None
         if bins.component_ids is not None:
+            # One component a bin -> one an entry: [4, 7] with bin_ends [2, 5] -> [4, 4, 7, 7, 7]
             components = bins.component_ids.repeat(np.diff(bins.bin_ends, prepend=0))
         ids, planned = bins.ids.astype(np.int64), bins.lengths.astype(np.int64)
         first_tokens = None if bins.first_tokens is None else bins.first_tokens.astype(np.int64)
@@ -168,6 +172,7 @@ class Corpus:
         return self._copies.tokens_and_mask
 
     def _check_files(self) -> None:
+        """Raises a ValueError if a mapped file has changed: what was read may be of either content."""
         for path, stamp in self._files.items():
             if not stamp.holds(path):
                 raise ValueError("its corpus was changed while it was served")

@@ -53,7 +53,7 @@ class Mixtures:
     them: the chain of digests decides whether they may continue in the changed mixture.
 
     Args:
-        catalog: of the datasets; its root is also that of the mixtures.
+        catalog: the datasets; its root is also that of the mixtures.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -120,9 +120,9 @@ class Mixtures:
         mixture, path = self.get(name), self._files.path_of(name)
         if path is None or not isinstance(mixture, MixtureDataset):
             raise no_mixture(name)
-        last_begins, _ = mixture.chain[-1]
+        last_begins, _ = mixture.chain[-1]  # position of the run at which the last stage begins, and its digest
         if stage is None:
-            is_done = last_begins < from_position
+            is_done = last_begins < from_position  # there is nothing to remove
         else:
             is_done = last_begins == from_position and mixture.file.stages[-1] == stage
         if is_done:  # a client that got no answer asks again

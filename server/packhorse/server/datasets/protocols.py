@@ -88,8 +88,8 @@ class Datasets(Protocol):
         """Appends a stage to a mixture. Does nothing if it is the last stage already: a client may ask again.
 
         Args:
-            name: of the mixture.
-            stage: without `until`; None if stages are only removed.
+            name: the mixture's name.
+            stage: the stage, without `until`; None if stages are only removed.
             from_position: position of the run at which the stage begins.
             check: called before anything is written; raises if bins from the position on have been sent.
             replace: whether to remove first the stages that begin at the position or later.
@@ -104,7 +104,7 @@ class Datasets(Protocol):
         """Returns what files take away from a dataset or mixture now; the same object until that changes.
 
         Args:
-            dataset: or mixture.
+            dataset: the dataset or mixture.
             is_open: whether an open stream asks: the answer may be a quarter of a second old.
 
         Raises:

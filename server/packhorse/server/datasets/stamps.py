@@ -38,8 +38,11 @@ def stamps_of(folder: Path) -> Stamps:
 
 
 class _ArrayStamp(NamedTuple):
+    """What shows that an open file was written to or cut."""
+
     size_bytes: int
     changed_ns: int
+    """Time of change, in nanoseconds since 1970."""
 
 
 class ArrayStamps:
@@ -94,6 +97,7 @@ class OpenDataset:
 
     dataset: PreparedDataset
     arrays: ArrayStamps
+    """Stamps of its open array files, wherever its folder is by now."""
     stamps: Stamps
     """Stamps of its folder's files when it was opened."""
 
@@ -113,7 +117,7 @@ class OlderVersion:
         return self._dataset() is dataset
 
     def read(self) -> PreparedDataset | None:
-        """Returns the dataset, and restarts its time; None if it is gone."""
+        """Returns the dataset, which is then kept for KEEP_SECONDS again; None if it is gone."""
         self._read_at = time.monotonic()
         self._kept = self._dataset()
         return self._kept

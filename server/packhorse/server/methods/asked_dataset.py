@@ -3,7 +3,7 @@
 Owns the refusal of a cursor that is of another dataset. Leaves which datasets there are to `datasets.catalog`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from packhorse.dataset import MixtureDataset, Takedown, differing_parts, parts_at
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
@@ -45,8 +45,8 @@ def get_dataset(catalog: Datasets, name: str, dataset_digest: str, expected_dige
     """Returns the dataset or mixture that a request is about.
 
     Args:
-        catalog: of the datasets.
-        name: of the dataset or mixture.
+        catalog: the datasets that are served.
+        name: name of the dataset or mixture.
         dataset_digest: the digest in earlier answers to this client; empty for any.
         expected_digest: the digest that the run began with, see `check_digest`; empty for any.
 
@@ -58,7 +58,7 @@ def get_dataset(catalog: Datasets, name: str, dataset_digest: str, expected_dige
     if not dataset_digest or actual == dataset_digest:
         return dataset
     if isinstance(dataset, MixtureDataset) and parts_at(dataset_digest, dataset.chain) != 0:
-        return dataset
+        return dataset  # its stages differ from a later position on: `check_digest` looks whether the run is there yet
     differs = ["stages"] if isinstance(dataset, MixtureDataset) else _differing(dataset_digest, actual)
     raise ServiceError(
         pb.ERROR_REASON_DIGEST_MISMATCH,
@@ -85,7 +85,7 @@ def check_digest(
         dataset: the one that the request names.
         skips: all skipped ranges, of the request and of takedown files.
         expected: the digest that the run began with; empty for any.
-        epoch: of the request.
+        epoch: the request's epoch.
         before: only differences before this position count; without skipped positions. It is where a stream begins, or
             where another request ends. None for the epoch's end.
         takedown: what files take away from the dataset.
@@ -104,17 +104,19 @@ def check_digest(
             f"(max_seq_len is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
             {**facts, "differs": ",".join(differs)},
         )
-    if expected_skips == str(skips):
-        return
-    run_skips = _skips_in(expected_skips)
+    if expected_skips != str(skips):
+        _check_skips(dataset, skips, expected_skips, before, facts)
+
+
+def _check_skips(dataset: Dataset, skips: Skips, expected: str, before: int | None, facts: Mapping[str, str]) -> None:
+    """Refuses skipped ranges other than those of the run, which `expected` has as text; the rest as `check_digest`."""
+    run_skips = _skips_in(expected)
     if run_skips is None or before is None:
         differ = run_skips != skips
     else:
         differ = run_skips.before(before) != skips.before(before)
     if differ:
-        named = (
-            f"{expected_skips.count(',') + 1} ranges" if run_skips is None else f"the positions {run_skips or 'none'}"
-        )
+        named = f"{expected.count(',') + 1} ranges" if run_skips is None else f"the positions {run_skips or 'none'}"
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
             f"this run has skipped {named} of dataset {dataset.name!r}, now {skips or 'none'} "
@@ -135,6 +137,7 @@ def _skips_in(text: str) -> Skips | None:
 
 
 def _differing(expected: str, actual: str) -> list[str]:
+    """Returns the names of the parts in which two digests of datasets differ."""
     return [] if expected == actual else differing_parts(expected, actual)
 
 

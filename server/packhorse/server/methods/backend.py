@@ -30,7 +30,7 @@ from packhorse.v1 import packing_pb2 as pb
 
 
 class Backend:
-    """Answers every request from the catalog's datasets; keeps nothing between requests but caches.
+    """Answers every request from the catalog's datasets; keeps only caches, and how far runs of mixtures have come.
 
     Args:
         catalog: the datasets.
@@ -83,7 +83,7 @@ class Backend:
         if checked.with_tokens:
             self._corpora.of(checked.dataset)  # raises now, before the header, if there are no tokens
         self._saw_run(checked.dataset, checked.topology)
-        note = partial(self._note, checked.dataset, checked.skips, checked.epoch)
+        note = partial(self._note_reached, checked.dataset, checked.skips, checked.epoch)
         return OpenStream(checked, self._catalog, self._corpora, note, self._num_streams)
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
@@ -99,7 +99,7 @@ class Backend:
 
     def get_bins_in_slices(self, request: pb.GetBinsRequest) -> TimeSlices[pb.GetBinsResponse]:
         """As `get_bins`, in time slices."""
-        return get_bins_in_slices(self._catalog, self._epochs, self._corpora, self._note, request)
+        return get_bins_in_slices(self._catalog, self._epochs, self._corpora, self._note_reached, request)
 
     def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:
         """Locates each id in an epoch."""
@@ -128,7 +128,7 @@ class Backend:
                 {"dataset": name, "position": str(from_position), "reached": str(reached)},
             )
 
-    def _note(self, dataset: Dataset, skips: Skips, epoch: int, end: int) -> None:
+    def _note_reached(self, dataset: Dataset, skips: Skips, epoch: int, end: int) -> None:
         """Notes how far a run of a mixture has come: to `end`, exclusive, counted without skipped positions."""
         if isinstance(dataset, MixtureDataset) and end:
             self._reached.note(dataset.name, epoch * dataset.num_bins + skips.to_whole(end - 1) + 1)

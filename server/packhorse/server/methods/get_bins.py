@@ -64,7 +64,7 @@ def get_bins_in_slices(
             tokens = corpus.read(bins, redacted)
         has_prefixes = dataset.manifest.shares_prefixes
         encode_tokens(tokens, response.tokens, response.bins.checksum, has_prefixes=has_prefixes)
-    yield (_COPIES - 1) * num_bytes
+    yield (_COPIES - 1) * num_bytes  # the arrays go when this function ends
     return response
 
 
@@ -102,8 +102,9 @@ def _draw_in_slices(
     pace = Pace()
     for first in range(0, len(positions), at_once):
         part = source.bins(positions[first : first + at_once])
-        num_bins = np.arange(1, len(part.bin_ends) + 1)
-        byte_ends = num_bytes + bytes_per_bin * num_bins + bytes_per_sequence * part.bin_ends
+        bins_so_far = np.arange(1, len(part.bin_ends) + 1)
+        # Bytes of the answer up to each bin of this part, inclusive: int64 [bins].
+        byte_ends = num_bytes + bytes_per_bin * bins_so_far + bytes_per_sequence * part.bin_ends
         num_fitting = first + int(np.searchsorted(byte_ends, sizes.MAX_MESSAGE_BYTES, side="right"))
         num_bytes = int(byte_ends[-1])
         sizes.check_answer_size("positions", num_bytes, num_fitting, len(positions))

@@ -147,10 +147,10 @@ def _batches(
     """Yields the locations of a request's ids, then of its keys, in batches of `at_once` ids or keys.
 
     Args:
-        request: with ids and keys.
+        request: the request, with ids and keys.
         tables: component → its keys.
-        locations_of: returns the locations of ids, without keys.
-        at_once: size of a batch.
+        locations_of: a function that returns the locations of ids, without keys.
+        at_once: the most ids or keys of a batch.
     """
     ids = np.array(request.ids, dtype=np.int64)
     for first in range(0, len(ids), at_once):
@@ -214,7 +214,7 @@ def _locations_of_ids(
 
     Args:
         source: the epoch.
-        assignment: by which ranks get the bins; None if only positions are asked for.
+        assignment: the assignment by which ranks get the bins; None if only positions are asked for.
         workers_per_rank: dataloader workers of a rank, with `assignment`.
         ids: int64 [n].
         components: names of a mixture's components; empty for a dataset.
@@ -228,7 +228,7 @@ def _locations_of_ids(
 
 
 def _locations_in_epoch(found: Locations, components: Sequence[str]) -> list[pb.SequenceLocation]:
-    """Returns a message for each row, without the rank that gets the bin."""
+    """Returns a message for each location, without the rank that gets the bin; an unknown id has length -1."""
     component_ids = np.full(len(found.ids), -1) if found.component_ids is None else found.component_ids
     return [
         pb.SequenceLocation(

@@ -55,11 +55,11 @@ class FollowedTakedown:
     """One takedown's file: the content in force, and what is wrong with a newer one.
 
     Args:
-        name: of the dataset or mixture beside which the file is.
-        folder: of the file.
-        refuse_link: raises if a path leads out of the root.
+        name: name of the dataset or mixture beside which the file is.
+        folder: the file's folder.
+        refuse_link: a function that raises if a path leads out of the root.
         streams: the open streams, of any dataset.
-        check: raises a TakedownError if a content names what its dataset does not have.
+        check: a function that raises a TakedownError if a content names what its dataset does not have.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class FollowedTakedown:
         self._refuse_link = refuse_link
         self._streams = streams
         self._check = check
-        self._is_new = True
+        self._is_new = True  # whether nobody has looked at the file yet
         self._stamps: _Stamps = ()  # of the content in force
         self._refused: _Stamps = ()  # of the content that was refused last: the same content is not read again
         self._logged: _Stamps = ()  # of the content about which the log has a line
@@ -111,8 +111,8 @@ class FollowedTakedown:
                 raise TakedownError(self.trouble)
             return self.content
 
-    def refuse_look(self, why: str) -> None:
-        """Notes that the disk does not answer; see `_refuse`."""
+    def note_no_answer(self, why: str) -> None:
+        """Notes that the disk does not answer; the content in force stays, and the log says why once."""
         self._is_new = False
         self._refuse((_StampedPath(self.path, None),), why)
 
@@ -158,7 +158,7 @@ class FollowedTakedown:
             self._refused = ()  # the file is read again though it is unchanged: the streams may have ended then
             return
         self.content, self.trouble, self._to_look_up_in = content, "", dataset
-        _, *of_ids_files = self._stamps_now()
+        _, *of_ids_files = self._stamps_now()  # of the files that the new content names; the file's own is from before
         self._stamps = (own, *of_ids_files)
         self._log_new_content(before, content, dataset.manifest.num_bins)
 
@@ -208,7 +208,7 @@ class FollowedTakedown:
                 continue
             for epoch in _epochs_to_compare(before, now, stream.epoch):
                 old, new = (file.skips_of(epoch, stream.seed) for file in (before, now))
-                changed = new.minus(old).plus(old.minus(new)).within(stream.num_bins)
+                changed = new.minus(old).plus(old.minus(new)).within(stream.num_bins)  # skipped by one of the two only
                 passed = stream.num_bins if epoch < stream.epoch else stream.position
                 if changed.within(passed):
                     return (
@@ -248,7 +248,7 @@ def _epochs_to_compare(before: TakedownFile, now: TakedownFile, reached: int) ->
     """Yields epochs up to `reached`, so that a skip that differs in any of them differs in one that is yielded.
 
     These are `reached`, the epochs that a file names, and at least one that no file names, if there is one: all such
-    epochs are alike.
+    epochs are alike. Of the first len(named) + 1 epochs one is not named.
     """
     named = {entry.epoch for file in (before, now) for entry in file.skips if entry.epoch is not None}
     yield from sorted({reached, *(epoch for epoch in named if epoch < reached), *range(min(reached, len(named) + 1))})

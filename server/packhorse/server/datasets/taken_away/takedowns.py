@@ -53,13 +53,14 @@ class Takedowns:
     it would contain what the file should take away. A file that is gone stays in force until the server restarts.
 
     Args:
-        root: of the catalog; if that is one dataset, its file is beside it.
-        refuse_link: raises if a path leads out of the root.
+        root: the catalog's root; if that is one dataset, its file is beside it.
+        refuse_link: a function that raises if a path leads out of the root.
     """
 
     def __init__(self, root: Path, refuse_link: Callable[[Path, str], None]) -> None:
         is_dataset = (root / MANIFEST).exists()
         self._folder = root.parent if is_dataset else root
+        # A file beside the root is outside the root anyway.
         self._refuse_link = (lambda path, name: None) if is_dataset else refuse_link
         self._lock = threading.Lock()  # held to look up and note, never while files are read
         self._files: dict[str, FollowedTakedown] = {}  # by dataset or mixture: only requests for the same one wait
@@ -120,7 +121,7 @@ class Takedowns:
             looks = look_at(str(own.path), lambda: [file.look() for file in files])
         except TimeoutError as error:
             why = f"{own.path.name} cannot be looked at: {error.strerror}"
-            own.refuse_look(why)
+            own.note_no_answer(why)
             in_force = tuple(file.content for file in files if file.content is not None)
             if len(in_force) < len(files):
                 raise TakedownError(why) from None
@@ -150,7 +151,7 @@ def put_together(dataset: Dataset, files: tuple[TakedownFile, ...]) -> Takedown:
     """Returns the takedown that files make together.
 
     Args:
-        dataset: or mixture.
+        dataset: the dataset or mixture.
         files: the file of the dataset or mixture, then either one for each component of the mixture, in order, or none.
 
     Raises:
