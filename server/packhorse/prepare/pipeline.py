@@ -191,33 +191,43 @@ def prepare_with_tokens(
 
 
 def _warn_of_alignment(manifest: Manifest) -> None:
-    """Warns the caller of the function that calls this if `align` does not suit context parallelism, or pads much."""
+    """Warns if `align` does not suit context parallelism, or pads much.
+
+    The warnings are about the line that calls `prepare` or `prepare_with_tokens`.
+    """
+    for warning in (_unsuited_to_ranks(manifest), _much_padding(manifest)):
+        if warning:
+            warnings.warn(warning, stacklevel=3)
+
+
+def _unsuited_to_ranks(manifest: Manifest) -> str:
+    """Returns a warning if ranks that share bins cannot divide every sequence; empty if they can."""
     options = manifest.options
     ranks = options.context.max_context_parallel if options.context else 1
-    if ranks > 1 and options.align % (2 * ranks):
-        warnings.warn(
-            (
-                parameter("align", options.align)
-                + f" is not a multiple of {2 * ranks}, so zigzag, the default layout of context_batch, cannot "
-                f"divide every sequence over {ranks} ranks: prepare with "
-                + parameter("align", 2 * ranks)
-                + ", or train with another layout"
-            ),
-            stacklevel=3,
-        )
+    if ranks == 1 or options.align % (2 * ranks) == 0:
+        return ""
+    return (
+        parameter("align", options.align)
+        + f" is not a multiple of {2 * ranks}, so zigzag, the default layout of context_batch, cannot "
+        f"divide every sequence over {ranks} ranks: prepare with "
+        + parameter("align", 2 * ranks)
+        + ", or train with another layout"
+    )
+
+
+def _much_padding(manifest: Manifest) -> str:
+    """Returns a warning if a large `align` adds much padding; empty if not."""
+    options = manifest.options
     unaligned_tokens = manifest.own_tokens + options.extra_tokens * manifest.num_sequences
-    padding = manifest.total_tokens - unaligned_tokens
+    padding = manifest.total_tokens - unaligned_tokens  # total_tokens is the sum of rooms
     if options.align < _LARGE_ALIGN or padding <= _MUCH_PADDING * manifest.own_tokens:
-        return
-    warnings.warn(
-        (
-            parameter("align", options.align)
-            + f" adds {padding / manifest.own_tokens:.1%} of padding: each sequence is filled up to a "
-            "multiple. Context parallelism needs that of each sequence, in multiples of 2·CP and of "
-            "CP·TP. FP8 needs it of a batch's total only: if that is what it is for, leave align out, "
-            f"and let the trainer's batches have total_multiple_of={options.align}"
-        ),
-        stacklevel=3,
+        return ""
+    return (
+        parameter("align", options.align)
+        + f" adds {padding / manifest.own_tokens:.1%} of padding: each sequence is filled up to a "
+        "multiple. Context parallelism needs that of each sequence, in multiples of 2·CP and of "
+        "CP·TP. FP8 needs it of a batch's total only: if that is what it is for, leave align out, "
+        f"and let the trainer's batches have total_multiple_of={options.align}"
     )
 
 

@@ -78,7 +78,7 @@ def find_inputs(sources: Sequence[str]) -> Found:
     readers = [_reader_for(source) for source in sources]
     paths = _distinct_files(sources, readers)
     for source, reader in zip(sources, readers, strict=True):
-        if reader.is_alone and len(paths) > 1:
+        if reader.is_alone and len(paths) > 1:  # before kinds are compared: no other input could go with it
             raise ValueError(
                 f"{without_secrets(source)} is {reader.kind}, whose entries are the ids, so it can only be "
                 f"prepared alone, and the input names {len(paths)} files; {_way_out(reader, sources)}"

@@ -184,7 +184,8 @@ class Server:
 
     def is_serving(self) -> bool:
         """Returns whether this server serves, by asking its event loop from another thread."""
-        return self.server_health is not None and self.server_health.ask()
+        server_health = self.server_health  # read once: the event loop sets it to None when it drains
+        return server_health is not None and server_health.ask()
 
     async def drain(self, listening: Listening, hurrying: asyncio.Event) -> None:
         """Ends all streams after a block; at once if a second signal comes, or nobody reads the remaining streams.

@@ -116,19 +116,13 @@ class Corpus:
         tokens = values_of_entries(entries.tokens)
         mask = None
         if entries.loss_mask is not None:
+            # If nothing is cut, `values_of_entries` compares lengths.
             if whole_sizes is not None and (entries.loss_mask.lengths(entries.ids) != whole_sizes).any():
                 raise ValueError("the loss mask is of other tokens: its lengths differ")
-            mask_values = values_of_entries(entries.loss_mask)
-            if mask_values.min(initial=0) < 0 or mask_values.max(initial=0) > 1:
-                raise ValueError("the loss mask holds other values than 0 and 1")
-            mask = mask_values == 1
+            mask = _as_mask(values_of_entries(entries.loss_mask))
         self._check_files()
         if redacted is not None:  # what was taken down does not leave the server
-            ends = np.cumsum(lengths)
-            tokens = tokens.astype(np.int64)  # a copy, which can hold any replacement
-            for entry, token in zip(redacted.entries.tolist(), redacted.tokens.tolist(), strict=True):
-                if token != MASKED:
-                    tokens[ends[entry] - lengths[entry] : ends[entry]] = token
+            tokens = _with_replacements(tokens, lengths, redacted)
         return BinTokens(_narrowed(tokens), sizes, whole_sizes, mask)
 
     def check_lengths(self, bins: Bins) -> None:
@@ -176,6 +170,31 @@ class Corpus:
         for path, stamp in self._files.items():
             if not stamp.holds(path):
                 raise ValueError("its corpus was changed while it was served")
+
+
+def _as_mask(values: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Returns which of a loss mask's values are 1; raises a ValueError if one is neither 0 nor 1."""
+    if values.min(initial=0) < 0 or values.max(initial=0) > 1:
+        raise ValueError("the loss mask holds other values than 0 and 1")
+    return values == 1
+
+
+def _with_replacements(
+    tokens: NDArray[np.integer], lengths: NDArray[np.int64], redacted: Redacted
+) -> NDArray[np.int64]:
+    """Returns tokens in which each redacted entry that is not only masked has its replacement for every token.
+
+    Args:
+        tokens: tokens of all entries, end to end: [T].
+        lengths: number of tokens of each entry: int64 [S].
+        redacted: the redacted entries, with the token that replaces theirs, or MASKED.
+    """
+    replaced = tokens.astype(np.int64)  # a copy, which can hold any replacement
+    ends = np.cumsum(lengths)
+    for entry, token in zip(redacted.entries.tolist(), redacted.tokens.tolist(), strict=True):
+        if token != MASKED:
+            replaced[ends[entry] - lengths[entry] : ends[entry]] = token
+    return replaced
 
 
 def _narrowed(tokens: NDArray[Any]) -> NDArray[np.unsignedinteger]:

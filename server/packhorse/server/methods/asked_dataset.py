@@ -93,6 +93,7 @@ def check_digest(
     if not expected:
         return
     facts = {"expected": expected, "actual": digest_of(dataset, skips, takedown), "dataset": dataset.name}
+    # The parts of the digest that the run began with, as `digest_of` joins them.
     without_redactions, _, _ = expected.partition(REDACTING)
     expected_dataset, _, expected_skips = without_redactions.partition(SKIPPING)
     if isinstance(dataset, MixtureDataset):

@@ -85,8 +85,7 @@ def add_lists(
                 return DAMAGED
         count = min(left[_REPETITION], left[_DEFINITION], num_values - done)
         if bit[_REPETITION] < 0 and repeated[_REPETITION] == 1 and bit[_DEFINITION] < 0:
-            # Only values continue a list, and only after one has begun (row is not NO_ROW).
-            if row < 0 or repeated[_DEFINITION] <= null_level:
+            if row < 0 or repeated[_DEFINITION] <= null_level:  # only values continue a list, once it has begun
                 return DAMAGED
             lengths[row] += count
         else:
