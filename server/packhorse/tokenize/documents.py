@@ -5,7 +5,7 @@ Owns cutting files into documents. Leaves finding and reading files to `input`, 
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from packhorse.formats.files import is_folder
@@ -71,7 +71,7 @@ def iterate_documents(
     options: DocumentOptions | None = None,
     skipped: Skipped | None = None,
 ) -> Iterator[str]:
-    """Yields the text of every document, in the order of the inputs. Memory holds a document or a batch of rows.
+    r"""Yields the text of every document, in the order of the inputs. Memory holds a document or a batch of rows.
 
     Files are read by their names: .jsonl and .ndjson as JSON lines, .json as an array of rows or as rows one after the
     other, .parquet, .pq, .arrow, .ipc and .feather as tables, any other as UTF-8 text; JSON and text also compressed
@@ -84,7 +84,7 @@ def iterate_documents(
         >>> skipped = Skipped()
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder, "chat.jsonl")
-        ...     _ = file.write_text('{"text": "hello"} {"text": " "}'.replace("} ", "}" + chr(10)))
+        ...     _ = file.write_text('{"text": "hello"}\n{"text": " "}\n')
         ...     list(iterate_documents([file], skipped=skipped)), skipped.empty
         (['hello'], 1)
 
@@ -115,14 +115,14 @@ def find_documents(inputs: Sequence[str | os.PathLike[str]], options: DocumentOp
     has_rows = any(file.kind not in TEXT_KINDS for file in found.files)
     first = found.files[0]
     shown_path = without_secrets(first.path)
-    for name, value, use, is_used in (
+    for name, value, purpose, fits_a_file in (
         ("documents", options.split, "text", has_text),
         ("text_column", options.text_column, "rows", has_rows),
         ("id_column", options.id_column, "rows", has_rows),
     ):
-        if value is not None and not is_used:
+        if value is not None and not fits_a_file:
             kind = "text" if first.kind in TEXT_KINDS else first.kind
-            raise ValueError(parameter(name, value) + f" is for {use}, but {shown_path} is {kind}: leave it out")
+            raise ValueError(parameter(name, value) + f" is for {purpose}, but {shown_path} is {kind}: leave it out")
     if options.glob is not None and not any(is_folder(os.fspath(path)) for path in inputs):
         raise ValueError(parameter("glob", options.glob) + f" is for folders, but {shown_path} is a file: leave it out")
     return found
@@ -132,7 +132,7 @@ def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
     """Returns where a file of a kind may be cut into ranges without cutting a document; None if nowhere."""
     if kind == "JSON lines":
         return "line"
-    return None if options.split == "file" else options.split
+    return None if options.split == "file" else options.split  # only "text" is cut so, see `input/parts`
 
 
 def documents_in(
@@ -159,16 +159,20 @@ def documents_in(
     match source.kind:
         case "text":
             yield from _text_documents(source, split, check)
-        case "text of a folder":  # with a file that is not text, all of its lines or paragraphs are left out
-            if split == "file" or check.decode(whole_of(source), source.where) is not None:
+        case "text of a folder":
+            # Folders hold files of all kinds, so a file that is not UTF-8 as a whole gives no line or paragraph. A line
+            # that spells a special token is a bad line of a good file.
+            check_file = replace(check, special=None)
+            if split == "file" or check_file.decode(whole_of(source), source.where) is not None:
                 yield from _text_documents(source, split, check)
         case "JSON lines" | "JSON":
             rows = json_rows(source, options.columns, check)
-            cells_of_rows = ((origin, [row[name] for name in options.columns]) for origin, row in rows)
-            yield from _row_documents(cells_of_rows, options, check)
+            cells_of_json = ((origin, [row[name] for name in options.columns]) for origin, row in rows)
+            yield from _row_documents(cells_of_json, options, check)
         case "Parquet" | "Arrow":
-            tables = table_rows(source, options.columns, check, are_texts=not options.id_column)
-            yield from _row_documents(tables, options, check)
+            # With keys, which may be numbers, the cells are checked one by one instead of the columns' types.
+            cells_of_rows = table_rows(source, options.columns, check, are_texts=not options.id_column)
+            yield from _row_documents(cells_of_rows, options, check)
 
 
 def _text_documents(source: FileRange, split: Split, check: TextCheck) -> Iterator[str]:
@@ -178,9 +182,10 @@ def _text_documents(source: FileRange, split: Split, check: TextCheck) -> Iterat
         if whole is not None:
             yield whole
         return
-    lines = lines_of(source) if split == "line" else _paragraphs(source)
-    for number, (origin, data) in enumerate(lines):
-        if number == 0 and source.begin == 0 and (encoding := foreign_encoding(data)):
+    texts = lines_of(source) if split == "line" else _paragraphs(source)
+    for number, (origin, data) in enumerate(texts):
+        is_first_of_file = number == 0 and source.begin == 0
+        if is_first_of_file and (encoding := foreign_encoding(data)):
             check.refuse(source.where, f"is {encoding}, not UTF-8", encoding)
             return
         document = check.decode(data.rstrip(b"\r\n"), origin)
@@ -189,7 +194,7 @@ def _text_documents(source: FileRange, split: Split, check: TextCheck) -> Iterat
 
 
 def _paragraphs(source: FileRange) -> Iterator[tuple[LinePlace, bytes]]:
-    """Yields (where its first line is, its lines joined) for each paragraph."""
+    """Yields (where its first line is, its lines joined) for each paragraph; blank lines are between paragraphs."""
     lines: list[bytes] = []
     first: LinePlace | None = None
     for origin, line in lines_of(source):
@@ -204,13 +209,13 @@ def _paragraphs(source: FileRange) -> Iterator[tuple[LinePlace, bytes]]:
 
 
 def _row_documents(
-    rows: Iterable[tuple[LinePlace | str, Sequence[object]]], options: DocumentOptions, check: TextCheck
+    cells_of_rows: Iterable[tuple[LinePlace | str, Sequence[object]]], options: DocumentOptions, check: TextCheck
 ) -> Iterator[str]:
     """Yields the document of each row that has one, with its key if a column of keys is given.
 
-    `rows` has, for each row, where it is and its cells in `options.columns`.
+    `cells_of_rows` has, for each row, where it is and its cells in `options.columns`.
     """
-    for origin, cells in rows:
+    for origin, cells in cells_of_rows:
         text, key = cells if options.id_column else (*cells, None)
         if text is not None and not isinstance(text, str):
             check.bad(origin, f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
@@ -228,7 +233,7 @@ def _row_documents(
 
 
 def _keyed(text: str, key: object, column: str, origin: object) -> KeyedText:
-    """Returns a document with its key; a ValueError if the cell holds none."""
+    """Returns a document with its key; raises a ValueError if the cell of the column holds none."""
     if key is None or isinstance(key, bool) or not isinstance(key, str | int):
         what = "null" if key is None else f"a {type(key).__name__}"
         raise ValueError(f"{origin}: {column!r} is {what}; a key is text, or a whole number: repair the row")

@@ -52,11 +52,13 @@ def preview_fine_tuning(
         inputs: as in `tokenize_fine_tuning`.
         columns: as in `tokenize_fine_tuning`.
         tokenizer: as in `tokenize_fine_tuning`.
-        num_rows: how many rows.
+        num_rows: how many rows to encode, at most.
         cutoff_len: as in `tokenize_fine_tuning`.
 
     Returns:
         (File and line, explained sequence) for each sequence; for a row that is refused, (file and line, the reason).
+        Then come ("a row", the fault with file and line) for the first few rows that cannot be read; they are not among
+        the `num_rows`.
 
     Raises:
         FileNotFoundError, ImportError, ValueError: as `tokenize_fine_tuning`, if it is not about a single row.
@@ -64,16 +66,17 @@ def preview_fine_tuning(
     path = Path(tokenizer).absolute()
     encoder = row_encoder(columns, load_chat_tokenizer(path), tokenizer_json_path(path), cutoff_len)
     skipped = Skipped()
-    check = TextCheck("skip", skipped, "skip")
+    check = TextCheck(undecodable="skip", skipped=skipped, on_bad_row="skip")
     files = whole_files(row_files(listed(inputs)).files)
-    rows = chain.from_iterable(rows_of(file.range, encoder.required, encoder.optional, check, set()) for file in files)
+    seen: set[str] = set()  # the optional columns that are there; a preview has no use for them
+    rows = chain.from_iterable(rows_of(file.range, encoder.required, encoder.optional, check, seen) for file in files)
     found: list[tuple[str, ExplainedSequence | str]] = []
     for row in islice(rows, num_rows):
         try:
             found += [(str(row.origin), explained) for explained in encoder.explain(*row.values)]
         except ValueError as error:
             found.append((str(row.origin), message_of(error)))
-    return found
+    return [*found, *(("a row", fault) for fault in skipped.bad_named)]
 
 
 def preview_text(
@@ -101,13 +104,14 @@ def preview_text(
     Args:
         inputs: as in `tokenize`.
         tokenizer: as in `tokenize`.
-        num_rows: how many documents.
+        num_rows: how many documents to encode, at most.
         documents: as in `tokenize`.
         special: as in `tokenize`.
 
     Returns:
-        ("document" and its number, explained sequence) for each document. A document that is refused ends the list,
-        with the reason instead of the sequence.
+        ("document" and its number from 0, explained sequence) for each document. A fault that ends the reading is the
+        last entry, with the reason instead of the sequence. If there are too few documents, ("a document", the fault)
+        for the first few bad rows are the last entries.
 
     Raises:
         FileNotFoundError, ImportError, ValueError: as `tokenize`, if it is not about a single document.
@@ -123,8 +127,8 @@ def preview_text(
     try:
         for text in islice(texts, num_rows):
             found.append((f"document {len(found)}", _explained(encoder, text, options.text_column or "text")))
-    except ValueError as error:
-        found.append((f"document {len(found)}", message_of(error)))
+    except ValueError as error:  # about this document, or about several bad rows, which it names
+        return [*found, (f"document {len(found)}", message_of(error))]
     if len(found) < num_rows:
         found += [("a document", fault) for fault in skipped.bad_named]
     return found
@@ -133,7 +137,7 @@ def preview_text(
 def _explained(encoder: Encoder, text: str, column: str) -> ExplainedSequence:
     """Encodes a document; returns its tokens with their origins: tokenizer, the text's column, tokenizer."""
     ids = encoder.sequence(text)
-    ids_around = {
+    ids_around = {  # None is among them, if there is no such token; no id is equal to it
         encoder.begin_id_to_add,
         encoder.end_id_to_add,
         encoder.special_texts.begin_id,
@@ -141,10 +145,10 @@ def _explained(encoder: Encoder, text: str, column: str) -> ExplainedSequence:
     }
     begin = 1 if ids and ids[0] in ids_around else 0
     end = len(ids) - 1 if len(ids) > 1 and ids[-1] in ids_around else len(ids)
-    ends = ((begin, FROM_TOKENIZER), (end, column), (len(ids), FROM_TOKENIZER))
+    origin_ends = ((begin, FROM_TOKENIZER), (end, column), (len(ids), FROM_TOKENIZER))
     return ExplainedSequence(
         text=text,
         input_ids=np.array(ids, dtype=np.int32),
         loss_mask=np.ones(len(ids), dtype=np.bool_),
-        stretches=stretches_of(encoder.model, ids, ends),
+        stretches=stretches_of(encoder.model, ids, origin_ends),
     )

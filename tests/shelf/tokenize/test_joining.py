@@ -105,6 +105,7 @@ def test_flat_files_join_with_pairs_and_other_types_are_refused(tmp_path: Path) 
         (["--train-tokenizer"], "leave out --train-tokenizer"),
         (["--show", "2"], "leave out --show"),
         (["--tokenizer", "x.json", "--cutoff-len", "5"], "leave out --tokenizer, --cutoff-len"),
+        (["--template-option", "thinking=true"], "leave out --template-option."),
     ],
 )
 def test_flags_of_text_have_no_use_for_token_files(tmp_path: Path, flags: list[str], message: str) -> None:

@@ -111,3 +111,13 @@ def test_a_notebook_shows_what_is_trained_in_colour() -> None:
     assert "b &amp; c" in page
     assert "&lt;a&gt;" in page
     assert "not in the text: tools" in page
+
+
+def test_rows_that_cannot_be_read_are_shown_with_their_fault_once(tmp_path: Path) -> None:
+    folder = saved(byte_level(), tmp_path / "tok", chat_template=_TEMPLATE)
+    path = tmp_path / "c.jsonl"
+    for bad_line, columns in (("no JSON", ["--messages-column", "messages"]), ('{"text": 7}', [])):
+        path.write_text(f"{bad_line}\n" * 5)
+        told = CliRunner().invoke(command, ["--input", str(path), "--tokenizer", str(folder), "--show", "9", *columns])
+        assert told.exit_code == 0, told.output
+        assert [told.output.count(f"line {number}") for number in range(1, 6)] == [1] * 5, told.output

@@ -72,6 +72,23 @@ def test_a_begin_and_an_end_that_are_there_are_not_doubled(tmp_path: Path, treat
     assert sequences(tmp_path / "y") == [once] * 4
 
 
+def test_a_line_that_spells_a_special_token_leaves_the_other_lines_of_a_folder_s_file(tmp_path: Path) -> None:
+    folder = saved(byte_level(), tmp_path / "tok")
+    (tmp_path / "texts").mkdir()
+    lines = tmp_path / "texts" / "lines.txt"
+    lines.write_text("The fox.\nsee <|eot|> here\n2 + 2 = 4\n")
+    for source, output in ((lines, "of-file"), (lines.parent, "of-folder")):
+        summary = tokenize(
+            source,
+            tmp_path / output,
+            tokenizer=folder,
+            documents="line",
+            on_bad_row="skip",
+            special_in_text="error",
+        )
+        assert (summary.documents, summary.skipped_bad) == (2, 1)
+
+
 def test_special_tokens_in_text_are_printed_or_refused(tmp_path: Path) -> None:
     folder = saved(byte_level(), tmp_path / "tok")
     flags = ["--input", str(_corpus(tmp_path, TEXTS)), "--tokenizer", str(folder), "--output", str(tmp_path / "x")]

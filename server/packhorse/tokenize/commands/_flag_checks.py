@@ -32,16 +32,15 @@ Form = type[ChatColumns | PairColumns | PreferenceColumns]
 
 
 def with_standard_columns(inputs: Sequence[str], train_tokenizer: bool, flags: TokenizeFlags) -> TokenizeFlags:
-    """Returns the flags. If none says what the rows hold, the standard columns of the input are filled in.
-
-    A tokenizer is trained on text only, and only text takes --bos.
-    """
-    if train_tokenizer or flags.are_for_text or flags.bos is not None or flags.form_columns:
+    """Returns the flags. If none says what the rows hold, the standard columns of the input are filled in."""
+    says_text = train_tokenizer or flags.are_for_text or flags.bos is not None  # rows of the forms take none of these
+    if says_text or flags.form_columns:
         return flags
     try:
         columns = columns_of(inputs)
     except ValueError as error:
         raise click.UsageError(in_flags(message_of(error), click.get_current_context().command.params)) from None
+    # {"prompt_column": "instruction", "response_column": "output", and None for the columns that the form lacks}
     standard: dict[str, Any] = {f"{kind}_column": getattr(columns, kind, None) for kind in FORM_COLUMNS}
     return replace(flags, **standard)
 
@@ -49,7 +48,7 @@ def with_standard_columns(inputs: Sequence[str], train_tokenizer: bool, flags: T
 def form_of(flags: TokenizeFlags) -> Form | None:
     """Returns the form of rows that the column flags make; None for text."""
     kinds = set(flags.form_columns)
-    if kinds - {"prompt"} == {"chosen", "rejected"}:
+    if kinds - {"prompt"} == {"chosen", "rejected"}:  # preferences have a prompt or not
         return PreferenceColumns
     if kinds == {"prompt", "response"}:
         return PairColumns
@@ -77,21 +76,16 @@ def expanded_files(more: Sequence[str]) -> Sequence[str]:
     return more
 
 
-def refuse_with_token_files(
-    inputs: Sequence[str], train_tokenizer: bool, values: Mapping[str, object], *, num_shown: int | None
-) -> None:
+def refuse_with_token_files(inputs: Sequence[str], values: Mapping[str, object]) -> None:
     """Refuses flags of text and chats if the input is token files.
 
     Args:
-        inputs: the input, of which one at least is a token file.
-        train_tokenizer: whether --train-tokenizer is there.
-        values: the fields of `TokenizeFlags`, in the order in which the user gave the flags.
-        num_shown: the value of --show; None if it is not there.
+        inputs: the paths or patterns of the input; at least one is a token file.
+        values: the value of each flag that has no effect on token files, by its name in Python, such as "no_eos". The
+            message names the flags in this order.
     """
-    defaults = {"undecodable": "skip", "on_bad_row": "error"}
+    defaults = {"undecodable": "skip", "on_bad_row": "error"}  # of the other flags every default is false
     flags = [_flag(name) for name, value in values.items() if value and defaults.get(name) != value]
-    flags += ["--train-tokenizer"] if train_tokenizer else []
-    flags += ["--show"] if num_shown is not None else []
     if flags:
         token_file = next(filter(is_token_file, inputs))
         raise click.UsageError(
@@ -101,12 +95,12 @@ def refuse_with_token_files(
 
 
 def refuse_with_text(flags: TokenizeFlags) -> None:
-    """Refuses flags of chats and pairs."""
+    """Refuses flags of chats, pairs and preferences."""
     for name in ("turn_end", "strict", "ignore", "cutoff"):
         if getattr(flags, name):
             raise click.UsageError(f"{_flag(name)} goes with --messages-column, --prompt-column or --chosen-column.")
-    are_for_chats = any(each is not None for each in (flags.tools_column, flags.chat_template, flags.train_turns))
-    if flags.template_options or are_for_chats:
+    has_chat_flag = any(value is not None for value in (flags.tools_column, flags.chat_template, flags.train_turns))
+    if has_chat_flag or flags.template_options:
         raise click.UsageError(
             "--tools-column, --chat-template, --template-option and --train-turns go with --messages-column."
         )
@@ -139,7 +133,10 @@ def document_options(flags: TokenizeFlags) -> DocumentOptions:
 
 
 def columns_and_tokenizer(form: Form, flags: TokenizeFlags) -> tuple[AnyColumns, Path]:
-    """Returns the columns of the rows with their options, and the tokenizer; refuses flags of other forms and text."""
+    """Returns the columns of the rows with their options, and the tokenizer's path.
+
+    Refuses flags of other forms and of text.
+    """
     columns = _columns(form, flags)
     return columns, _tokenizer_of_rows(flags)
 
@@ -167,12 +164,12 @@ def _columns(form: Form, flags: TokenizeFlags) -> AnyColumns:
     if is_chat:
         options |= {"train_turns": flags.train_turns or "all", "eos": flags.eos}
     else:
-        options["eos"] = not flags.no_eos if flags.eos is None else flags.eos
+        options["eos"] = not flags.no_eos if flags.eos is None else flags.eos  # a token, or whether there is one
     return form(**options)
 
 
 def _tokenizer_of_rows(flags: TokenizeFlags) -> Path:
-    """Returns the tokenizer of chats and pairs; refuses flags of plain text."""
+    """Returns the path of the tokenizer of chats and pairs; refuses flags of plain text."""
     if flags.special_in_text == "text":
         raise click.UsageError(
             "--special-in-text text is for plain text: in chats and pairs a special token's text becomes the token, as "
@@ -190,13 +187,16 @@ def _tokenizer_of_rows(flags: TokenizeFlags) -> Path:
 
 
 def _flag(name: str) -> str:
+    """Returns the flag of a parameter of the command."""
+    if name == "template_options":  # given once for each option
+        return "--template-option"
     return f"--{name.replace('_', '-')}"
 
 
 def _template_option(text: str) -> tuple[str, Any]:
-    """Parses NAME=VALUE; a VALUE that is not JSON is text."""
-    name, mark, value = text.partition("=")
-    if not mark or not name.isidentifier():
+    """Returns (name, value) of NAME=VALUE; a VALUE that is not JSON is text."""
+    name, equals_sign, value = text.partition("=")
+    if not equals_sign or not name.isidentifier():
         raise click.UsageError(f"--template-option {text} is not NAME=VALUE, such as enable_thinking=false.")
     try:
         return name, json.loads(value)

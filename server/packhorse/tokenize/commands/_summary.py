@@ -17,19 +17,21 @@ from packhorse.tokenize import FineTuningSummary, JoinSummary, TokenizeSummary, 
 
 _Summary = TypeVar("_Summary", TokenizeSummary, FineTuningSummary, JoinSummary)
 
-_MOST_SPECIAL, _MOST_LEFT_OUT = 3, 5
-"""Special tokens, and files left out, that a summary names."""
+_MOST_SPECIAL = 3
+"""Special tokens that a summary names."""
+_MOST_LEFT_OUT = 5
+"""Files left out that a summary names."""
 
 
 class _Facts(NamedTuple):
     """A summary to print."""
 
     table: dict[str, str]
-    """Name → text of each row of its table."""
+    """Name → text of each row of the table. The text may hold markup of rich."""
     paths: dict[str, Path | None]
-    """Name → path of each file."""
+    """Name → path of each file, printed below the table; None for a file that was not written."""
     examples: dict[str, Sequence[str]]
-    """Name → examples printed below; none for an empty sequence."""
+    """What the examples are of → the examples, printed below the paths; an empty sequence is not printed."""
 
 
 def print_warnings(summary: FineTuningSummary) -> None:
@@ -113,7 +115,7 @@ def facts_of_fine_tuning(summary: FineTuningSummary) -> _Facts:
 def facts_of_joined(summary: JoinSummary) -> _Facts:
     """Returns what to print about joined token files."""
     joined = f"{summary.files:,} token file{'s' if summary.files != 1 else ''}"
-    if summary.entries != summary.documents + summary.empty:
+    if summary.entries != summary.documents + summary.empty:  # some documents are several entries: their sentences
         joined += f", and {summary.entries:,} sentences to documents"
     rows = {
         "joined": joined,
@@ -141,16 +143,17 @@ def _rows_of_spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, 
 
 def _special_sentence(summary: TokenizeSummary | FineTuningSummary) -> str:
     """Returns a sentence about special tokens in texts: how many, which, and what became of them."""
-    counts = sorted(summary.special_in_text.items(), key=lambda item: -item[1])
-    total = sum(count for _, count in counts)
-    most = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:_MOST_SPECIAL])
-    most += ", …" if len(counts) > _MOST_SPECIAL else ""
+    most_frequent_first = sorted(summary.special_in_text.items(), key=lambda item: -item[1])
+    total = sum(summary.special_in_text.values())
+    named = ", ".join(f"{escape(text)} {count:,}" for text, count in most_frequent_first[:_MOST_SPECIAL])
+    named += ", …" if len(most_frequent_first) > _MOST_SPECIAL else ""
+    # In rows of fine-tuning a special token that a text spells always becomes the token.
     num_kept = summary.special_kept if isinstance(summary, TokenizeSummary) else total
     if num_kept == total:
         kept = "all became tokens"
     else:
         kept = f"{num_kept:,} became tokens" if num_kept else "written as text"
-    return f"{total:,} ({most}); {kept}"
+    return f"{total:,} ({named}); {kept}"
 
 
 def _rows_of_skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
@@ -172,4 +175,5 @@ def _examples_of(summary: TokenizeSummary | FineTuningSummary) -> dict[str, Sequ
 
 
 def _files_sentence(read: Mapping[str, int]) -> str:
+    """Returns how many files of each kind were read, as in "1 JSON lines file, 2 Parquet files"."""
     return ", ".join(f"{count:,} {kind} file{'s' if count != 1 else ''}" for kind, count in read.items())

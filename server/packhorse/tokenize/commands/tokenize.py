@@ -243,12 +243,14 @@ def command(
 
     Sequences keep the order of the inputs, for any number of workers.
     """
-    # Returns the sequences of each row, 2 for preferences and else 1: `prepare --tokenizer` makes groups of this size.
+    # Returns how many sequences a row becomes, 2 for preferences and else 1. `prepare --tokenizer`, which calls this
+    # function, makes groups of this size. (click prints the docstring as help, so it cannot stand there.)
     if output is None and num_shown is None:
         raise click.UsageError("Missing option '--output'.")
     inputs = (*inputs, *expanded_files(more))
-    if any(map(is_token_file, inputs)) and output is not None:
-        refuse_with_token_files(inputs, train_tokenizer, values, num_shown=num_shown)
+    if any(map(is_token_file, inputs)):
+        refuse_with_token_files(inputs, {**values, "train_tokenizer": train_tokenizer, "show": num_shown})
+        assert output is not None  # without it --show is given, which was refused
         joined = join_token_files(inputs, output, overwrite=overwrite)
         print_summary(joined, facts_of_joined, as_json=as_json, with_paths=_runs_by_itself())
         return 1
@@ -339,7 +341,11 @@ def _runs_by_itself() -> bool:
 def _preview(
     inputs: Sequence[str], form: Form | None, flags: TokenizeFlags, num_rows: int
 ) -> list[tuple[str, ExplainedSequence | str]]:
-    """Encodes the first rows; returns (origin, explained sequence, or why the row is refused) for each sequence."""
+    """Encodes the first rows or documents.
+
+    Returns:
+        (Origin, explained sequence) for each sequence; for a row that is refused, (origin, the reason).
+    """
     if form is not None:
         columns, tokenizer = columns_and_tokenizer(form, flags)
         return preview_fine_tuning(inputs, columns, tokenizer=tokenizer, num_rows=num_rows, cutoff_len=flags.cutoff_len)
@@ -351,7 +357,7 @@ def _preview(
 
 
 def _show(rows: Sequence[tuple[str, ExplainedSequence | str]], *, as_json: bool) -> None:
-    """Prints the rows of a preview, with the trained tokens marked."""
+    """Prints the sequences of `_preview`, with the trained tokens marked, and the reasons of refused rows."""
     for origin, explained in rows:
         if isinstance(explained, str):
             click.echo(json.dumps({"title": origin, "refused": explained}) if as_json else f"{origin}: {explained}\n")
