@@ -35,23 +35,26 @@ _BATCH_ROWS = 256
 """Rows that are encoded at once."""
 _BEYOND_CUTOFF = "tokens beyond the cutoff"
 """The name under which tokens that the cutoff cut off are counted, among unused fields."""
-_SEQUENCES_OF_PREFERENCE = 2
-"""Sequences of a row of preferences."""
+_SEQUENCES_PER_PREFERENCE = 2
+"""Sequences that a row of preferences becomes: the chosen and the rejected answer."""
 
 
 class _RowItems(NamedTuple):
-    """A row, read but not encoded."""
+    """A row, read but not encoded: each item becomes one sequence."""
 
     origin: object
     """Where the row is; printed, it says the file, and the line or row."""
     items: list[Item]
+    """Empty if the row has nothing to train on and such rows are dropped."""
 
 
 class _RowSequences(NamedTuple):
     """A row, encoded."""
 
     origin: object
+    """As in `_RowItems`."""
     sequences: list[EncodedSequence]
+    """One sequence for each item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +62,19 @@ class RowRecipe:
     """Tokenizes rows with the options of a job; a `_work.Recipe`."""
 
     columns: AnyColumns
+    """The columns of the rows, and their options."""
     tokenizer: Path
+    """The tokenizer's file or folder, an absolute path."""
     vocab_size: int
+    """Every token id is below it."""
     cutoff_len: int | None
+    """The number of tokens to which longer sequences are cut; None cuts nothing."""
     no_targets: NoTargets
+    """What happens to a sequence that has no token to train on."""
     undecodable: Undecodable
+    """What happens to a line that is not UTF-8."""
     on_bad_row: OnBadRow
+    """What happens to a row that cannot be read or encoded."""
 
     def encoder(self) -> RowEncoder:
         """Returns the encoder of rows; each process loads the tokenizer once."""
@@ -74,7 +84,7 @@ class RowRecipe:
     def describe(self) -> dict[str, Any]:
         """Returns everything that shapes the output, as JSON values."""
         columns = asdict(self.columns)
-        template = columns.pop("chat_template", None)
+        template = columns.pop("chat_template", None)  # its content counts, not its path
         files = [*tokenizer_files(self.tokenizer), *([template] if template else [])]
         return {
             **columns,
@@ -88,13 +98,14 @@ class RowRecipe:
     def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
         """Encodes the rows of some ranges into the token files of a prefix; see `_work.Recipe`."""
         encoder = self.encoder()
-        tally, seen = Tally(), set[str]()
+        tally = Tally()
+        seen: set[str] = set()  # the optional columns that rows have, which `rows_of` adds
         with (
             MaskedTokenWriter(prefix, vocab_size=self.vocab_size, overwrite=True) as writer,
             open_ledger(prefix) as ledger,
         ):
             skipped = Skipped(ledger=ledger)
-            check = TextCheck(self.undecodable, skipped, self.on_bad_row)
+            check = TextCheck(undecodable=self.undecodable, skipped=skipped, on_bad_row=self.on_bad_row)
             rows = chain.from_iterable(
                 rows_of(source, encoder.required, encoder.optional, check, seen) for source in ranges
             )
@@ -113,6 +124,7 @@ class RowRecipe:
         self, origin: object, sequences: Sequence[EncodedSequence], skipped: Skipped, tally: Tally
     ) -> bool:
         """Returns whether a row is left out, as too long or without targets; counts and names it if it is."""
+        # What the cutoff cannot make fit is never trained on, so it is dropped as a sequence without targets is.
         drops_long = self.columns.cutoff == "drop" or self.no_targets == "drop"
         if drops_long and any(encoded.is_too_long for encoded in sequences):
             tally.too_long += len(sequences)
@@ -122,7 +134,7 @@ class RowRecipe:
         # Only a preference can have no sequences: if its two answers are the same, it is not encoded.
         has_targets = bool(sequences) and all(encoded.num_trained_tokens for encoded in sequences)
         if self.no_targets == "drop" and not has_targets:
-            tally.drop(origin, len(sequences) or _SEQUENCES_OF_PREFERENCE)
+            tally.drop(origin, len(sequences) or _SEQUENCES_PER_PREFERENCE)
             skipped.leave_out("no_targets", origin)
             return True
         return False
@@ -142,7 +154,8 @@ class RowRecipe:
         """Yields the sequences of each row that is not empty or bad; encodes batch by batch."""
         batch: list[_RowItems] = []
         for row in rows:
-            if any(value is None or value == [] for value in row.values[: len(encoder.required)]):
+            required_values = row.values[: len(encoder.required)]
+            if any(value is None or value == [] for value in required_values):
                 check.skipped.leave_out_empty(row.origin)
                 continue
             try:
@@ -159,7 +172,7 @@ class RowRecipe:
             for name, count in unused.items():
                 # Only a field's first row is named: to print an origin, the lines before it are counted.
                 first = "" if name in tally.unused else str(row.origin)
-                tally.note_unused(name, 1, count, first)
+                tally.note_unused(name, rows=1, values=count, first=first)
             batch.append(_RowItems(row.origin, items))
             if len(batch) >= _BATCH_ROWS:
                 yield from _encoded_batch(encoder, batch, tally)
@@ -172,14 +185,14 @@ def _write_sequence(origin: object, encoded: EncodedSequence, writer: MaskedToke
     _call_naming_row(origin, encoded.check_targets)
     if encoded.num_open_turns:
         tally.open_turns += encoded.num_open_turns
-        ending = f" ({encoded.open_turn!r})" if encoded.open_turn else ""
-        tally.open_named = [*tally.open_named, f"{origin}{ending}"][:MOST_NAMED]
+        turn_text = f" ({encoded.open_turn!r})" if encoded.open_turn else ""
+        tally.open_named = [*tally.open_named, f"{origin}{turn_text}"][:MOST_NAMED]
     writer.append(encoded.input_ids, encoded.loss_mask)
     tally.longest = max(tally.longest, len(encoded))
     if encoded.num_cut_tokens:
         tally.cut_sequences += 1
         tally.cut_tokens += encoded.num_cut_tokens
-        tally.note_unused(_BEYOND_CUTOFF, 1, encoded.num_cut_tokens, str(origin))
+        tally.note_unused(_BEYOND_CUTOFF, rows=1, values=encoded.num_cut_tokens, first=str(origin))
 
 
 @lru_cache(maxsize=1)
@@ -189,7 +202,7 @@ def _loaded(path: Path, *stamps: FileStamp) -> ChatTokenizer:
 
 
 def _encoded_batch(encoder: RowEncoder, batch: Sequence[_RowItems], tally: Tally) -> Iterator[_RowSequences]:
-    """Encodes a batch of rows, and yields the sequences of each."""
+    """Encodes a batch of rows at once, and returns the sequences of each row."""
     items = [item for row in batch for item in row.items]
     sequences = encoder.encode(items)
     tally.unknown += encoder.num_unknown(items, sequences)

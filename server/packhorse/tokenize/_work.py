@@ -27,7 +27,7 @@ from packhorse.tokenize.input.ranges import FileRange
 from packhorse.tokenize.tally import Tally
 
 _JOB, _PARTS, _LOCK = "job", "parts", "lock"
-"""Files of the work folder: the job's record, the counts of finished parts, and the lock."""
+"""Names in the work folder: the job's record, the folder with the counts of finished parts, and the lock."""
 _START_OVER = "start over with " + parameter("overwrite", True) + " and without " + parameter("resume", True)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk without space, and of a used-up quota."""
@@ -69,12 +69,14 @@ def check_execution(execution: Execution) -> None:
 
 def paths_of(inputs: Sequence[str | os.PathLike[str]], execution: Execution) -> list[str]:
     """Returns inputs as paths; absolute ones for Ray, because a cluster's processes have another working directory."""
-    names = list(map(as_path, inputs))
-    return [name if execution.engine != "ray" or is_url(name) else os.path.abspath(name) for name in names]
+    paths = list(map(as_path, inputs))
+    if execution.engine == "ray":
+        return [path if is_url(path) else os.path.abspath(path) for path in paths]
+    return paths
 
 
 class _Processes(NamedTuple):
-    """Local processes for tokenizing."""
+    """The local processes for tokenizing; one means this process."""
 
     workers: int
     """Number of the processes."""
@@ -84,12 +86,12 @@ class _Processes(NamedTuple):
     @classmethod
     def of(cls, execution: Execution, size_bytes: int, num_parts: int) -> Self:
         """Returns the processes for an input of a size; with Ray each task has one processor."""
-        if execution.engine == "ray":
-            return cls(workers=1, threads=1)  # the cluster decides how many tasks run at once
+        if execution.engine == "ray":  # the cluster has the workers
+            return cls(workers=1, threads=1)
         cores = available_cores()
         workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
         workers = max(1, min(workers, num_parts))
-        return cls(workers, None if workers == 1 else max(1, cores // workers))
+        return cls(workers=workers, threads=None if workers == 1 else max(1, cores // workers))
 
 
 class Work:
@@ -119,12 +121,17 @@ class Work:
         tallies = [finished.of(number) for number in range(len(parts))]
         unfinished = [number for number, tally in enumerate(tallies) if tally is None]
         size_bytes = sum(parts[number].size_bytes for number in unfinished)
-        workers, threads = _Processes.of(execution, size_bytes, len(unfinished))
-        tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), threads) for number in unfinished]
+        processes = _Processes.of(execution, size_bytes, len(unfinished))
+        tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), processes.threads) for number in unfinished]
+        engine_name = execution.engine or "processes"
         read_bytes = tokens = 0
+
+        def expected_tokens() -> int:  # of all unfinished parts, at the rate of those that are done
+            return tokens * size_bytes // max(read_bytes, 1)
+
         with (
-            open_engine(workers, execution.engine or "processes", ray_address=execution.ray_address) as engine,
-            progress.task("tokenizing", lambda: tokens * size_bytes // max(read_bytes, 1), "tokens") as advance,
+            open_engine(processes.workers, engine_name, ray_address=execution.ray_address) as engine,
+            progress.task("tokenizing", expected_tokens, "tokens") as advance,
         ):
             for number, tally in zip(unfinished, engine.map(_run, tasks), strict=True):
                 tallies[number] = tally
@@ -141,6 +148,7 @@ class Work:
 
 
 def _folder_of(output: str | os.PathLike[str]) -> Path:
+    """Returns the path of an output's work folder."""
     return checked_idx_path(output).with_suffix(".tokenizing")
 
 
@@ -158,7 +166,7 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
     """Locks the work folder of an output prefix, yields it, and removes it when the job is done.
 
     After a failure the folder stays if a part is finished, except after a ValueError: then the input or an option was
-    wrong. Finished parts of an earlier call are used with `resume`, and removed with `overwrite`.
+    wrong. Finished parts of an earlier call are used with `resume`; with only `overwrite` they are removed.
 
     Raises:
         BlockingIOError: another process writes to the folder.
@@ -167,13 +175,14 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
         ValueError: the finished parts belong to another job.
     """
     folder = _folder_of(output)
-    record = job.record()
+    record = job.record()  # before the lock, which makes the folder: an input may be missing
     with _locked(folder):
         names = [entry.name for entry in folder.iterdir()]
         # A call that was killed before it had written its record left the lock, and maybe "job.partial".
         if _JOB not in names and not all(name.startswith((_LOCK, f"{_JOB}.")) for name in names):
             raise FileExistsError(f"{folder} holds files that tokenizing did not write; choose another output")
-        if not (resume and record.is_begun(folder / _JOB, _START_OVER)):
+        continues = resume and record.is_begun(folder / _JOB, _START_OVER)  # raises if it is another job's
+        if not continues:
             if _JOB in names and not (overwrite or resume):
                 raise FileExistsError(
                     f"{folder} holds the finished parts of an interrupted call; continue with "

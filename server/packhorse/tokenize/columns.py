@@ -37,9 +37,9 @@ class TemplateColumns:
     ("next")."""
     cutoff: Cutoff = "oldest"
     """What happens to a row beyond the cutoff: its oldest exchanges and the beginning of its prompt are left out
-    ("oldest"), or the row is ("drop")."""
+    ("oldest"), or the whole row is left out ("drop")."""
     strict: bool = False
-    """Whether a row is refused if one of its values is not in its tokens."""
+    """Whether a row is refused if one of its values, which `ignore` does not name, is not in its tokens."""
     special_in_text: Literal["keep", "error"] = "keep"
     """What happens if a row's text spells a special token: it becomes the token, as in transformers ("keep"), or the
     row is refused ("error")."""
@@ -97,23 +97,23 @@ AnyColumns = ChatColumns | PairColumns | PreferenceColumns
 
 
 def standard_columns(names: Collection[str]) -> AnyColumns | None:
-    """Recognizes the form of rows by standard column names; returns None if there are none, as in rows of text.
+    """Recognizes the form of rows by standard column names; returns None if the names fit no form.
 
     Example:
         >>> standard_columns(["id", "conversations", "tools"]).messages
         'conversations'
 
     Raises:
-        ValueError: the names fit several forms.
+        ValueError: the names fit several forms, or a form and plain text.
     """
-    found: list[AnyColumns] = []
-    found += [ChatColumns(messages=name) for name in ("messages", "conversations") if name in names]
+    fitting: list[AnyColumns] = []
+    fitting += [ChatColumns(messages=name) for name in ("messages", "conversations") if name in names]
     if "chosen" in names and "rejected" in names:
-        found.append(PreferenceColumns())
+        fitting.append(PreferenceColumns())
     for prompt, response in (("prompt", "completion"), ("prompt", "response"), ("instruction", "output")):
         if prompt in names and response in names:
-            found.append(PairColumns(prompt=prompt, response=response))
-    if len(found) > 1 or (found and "text" in names):
+            fitting.append(PairColumns(prompt=prompt, response=response))
+    if len(fitting) > 1 or (fitting and "text" in names):  # with a column "text", the rows may be plain text
         raise ValueError(
             f"the rows have columns of several forms ({', '.join(sorted(set(names)))}); say which to read with "
             + parameter("messages_column")
@@ -128,7 +128,7 @@ def standard_columns(names: Collection[str]) -> AnyColumns | None:
             + ", or "
             + parameter("text_column")
         )
-    return found[0] if found else None
+    return fitting[0] if fitting else None
 
 
 def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> AnyColumns | None:
@@ -147,11 +147,10 @@ def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
     Raises:
         FileNotFoundError: an input is not there.
-        ValueError: the names fit several forms.
+        ValueError: the names fit several forms, or a form and plain text.
     """
-    found = find_inputs(listed(inputs))
-    for file in found.files:
-        if file.kind not in TEXT_KINDS:
-            (first,) = whole_files([file])
-            return standard_columns(first_column_names(first.range))
-    return None
+    first = next((file for file in find_inputs(listed(inputs)).files if file.kind not in TEXT_KINDS), None)
+    if first is None:
+        return None
+    (whole_file,) = whole_files([first])
+    return standard_columns(first_column_names(whole_file.range))

@@ -186,7 +186,7 @@ def _text_documents(source: FileRange, split: Split, check: TextCheck) -> Iterat
     for number, (origin, data) in enumerate(texts):
         is_first_of_file = number == 0 and source.begin == 0
         if is_first_of_file and (encoding := foreign_encoding(data)):
-            check.refuse(source.where, f"is {encoding}, not UTF-8", encoding)
+            check.refuse(source.where, f"is {encoding}, not UTF-8", encoding=encoding)
             return
         document = check.decode(data.rstrip(b"\r\n"), origin)
         if document is not None:

@@ -170,11 +170,11 @@ def tokenize_fine_tuning(
     check_execution(execution)
     sources = paths_of(listed(inputs), execution)
     overwrite = may_replace(output, resume=execution.resume, overwrite=overwrite)
-    used = _UsedTokenizer.checked(output, Path(tokenizer), overwrite=overwrite)
+    used_tokenizer = _UsedTokenizer.checked(output, Path(tokenizer), overwrite=overwrite)
     recipe = RowRecipe(
         columns=columns,
         tokenizer=Path(tokenizer).absolute(),
-        vocab_size=id_limit(used.model),
+        vocab_size=id_limit(used_tokenizer.model),
         cutoff_len=cutoff_len,
         no_targets=no_targets,
         undecodable=undecodable,
@@ -183,34 +183,35 @@ def tokenize_fine_tuning(
     encoder = recipe.encoder()  # wrong columns or a wrong template fail before any work
     found = row_files(sources)
     job = Job(files=whole_files(found.files), options=recipe.describe())
+    # Parquet is cut between row groups in any case; .json and Arrow are read whole.
     parts = cut_into_parts(job.files, lambda kind: "line" if kind == "JSON lines" else None)
     with (
-        show_progress(quiet=not execution.progress) as shown,
+        show_progress(quiet=not execution.progress) as progress,
         open_work(output, job, resume=execution.resume, overwrite=overwrite) as work,
     ):
-        tally = work.write_parts(parts, recipe, execution, shown)
+        tally = work.write_parts(parts, recipe, execution, progress)
         with MaskedTokenWriter(output, vocab_size=recipe.vocab_size, overwrite=overwrite) as writer:
-            for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
+            for number in progress.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(work.prefix(number))
             _refuse_empty_output(job, encoder, tally)
             write_unused(output, sequences=tally.sequences, open_turns=tally.open_turns, unused=tally.unused)
             write_rows_file(output, sources, columns, recipe.tokenizer, cutoff_len)
-            used.save_tokenizer(columns)
+            used_tokenizer.save(columns)
         ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))
         remove_stale(output, keeps_mask=True)
-    return _summary(used, recipe, writer, tally, found, ledger)
+    return _summary(used_tokenizer, recipe, writer, tally, found, ledger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UsedTokenizer:
-    """The tokenizer to use, and the path at which it is saved beside the output."""
+    """The tokenizer to use, and its copy beside the output."""
 
     given: Path
-    """The user's tokenizer.json."""
+    """The path of the user's tokenizer.json."""
     saved: Path
-    """The path at which it is saved."""
+    """The path of the copy."""
     is_in_place: bool
-    """Whether both are the same file."""
+    """Whether both are the same file, so that nothing is saved."""
     model: Any
     """The loaded `tokenizers.Tokenizer`."""
 
@@ -219,18 +220,18 @@ class _UsedTokenizer:
         """Loads the tokenizer, and refuses an output that cannot be written, before any work."""
         checked_idx_path(output)
         given = tokenizer_json_path(tokenizer)
-        to_write = tokenizer_outputs(output, given)
+        to_write = tokenizer_outputs(output, given)  # none if the tokenizer is in its place already
         refuse_existing([*masked_paths(output), *to_write], overwrite=overwrite)
         saved = saved_tokenizer_path(output)
         return cls(given=given, saved=saved, is_in_place=not to_write, model=load_tokenizer(given))
 
-    def save_tokenizer(self, columns: AnyColumns) -> None:
-        """Saves the tokenizer beside the output, with the end-of-sequence token that the columns name."""
+    def save(self, columns: AnyColumns) -> None:
+        """Saves the tokenizer beside the output; its end-of-sequence token is that of `columns`, or else its own."""
         if self.is_in_place:
             return
         eos = columns.eos if isinstance(columns.eos, str) else find_eos(self.model, self.given)
-        split = self.model.encode_special_tokens
-        save_tokenizer(self.saved, content_to_save(self.given), eos=eos, split_special_tokens=split)
+        splits_special = self.model.encode_special_tokens
+        save_tokenizer(self.saved, content_to_save(self.given), eos=eos, split_special_tokens=splits_special)
 
 
 def _refuse_empty_output(job: Job, encoder: RowEncoder, tally: Tally) -> None:
@@ -248,7 +249,12 @@ def _refuse_empty_output(job: Job, encoder: RowEncoder, tally: Tally) -> None:
 
 
 def _summary(
-    used: _UsedTokenizer, recipe: RowRecipe, writer: MaskedTokenWriter, tally: Tally, found: Found, ledger: Path | None
+    used_tokenizer: _UsedTokenizer,
+    recipe: RowRecipe,
+    writer: MaskedTokenWriter,
+    tally: Tally,
+    found: Found,
+    ledger: Path | None,
 ) -> FineTuningSummary:
     """Returns the summary of the files written."""
     return FineTuningSummary(
@@ -278,6 +284,6 @@ def _summary(
         left_out=tuple(found.left_out),
         idx_path=writer.idx_path,
         loss_mask_idx_path=writer.loss_mask_idx_path,
-        tokenizer_path=used.saved,
+        tokenizer_path=used_tokenizer.saved,
         skipped_path=ledger,
     )

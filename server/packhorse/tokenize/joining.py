@@ -24,11 +24,13 @@ from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import AtomicFiles, refuse_existing
 from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path
 from packhorse.tokenize.encoding.keys_file import KeysFile
-from packhorse.tokenize.encoding.tokenizers import checksum_of, settings_path, tokenizer_files
+from packhorse.tokenize.encoding.tokenizers import checksum_of, settings_path
 from packhorse.tokenize.input.files import expand_inputs, listed
 
 _BOUNDARIES = ".boundaries"
+"""Suffix of the index of a flat file: `tokens.bin.boundaries` beside `tokens.bin`."""
 _MASK_INDEX = f"{LOSS_MASK_SUFFIX}.idx"
+"""The end of the name of a loss mask's index."""
 _COPIED_TOKENS = 1 << 21
 """Tokens that are copied at once."""
 _MOST_INT32 = 2**31 - 1
@@ -50,7 +52,7 @@ class JoinSummary:
     longest: int
     """The longest sequence, in tokens."""
     dtype: str
-    """Type of a token in `.bin`."""
+    """Type of a token in `.bin`, such as "uint16" or "int32"."""
     empty: int
     """Documents without a token, left out."""
     idx_path: Path
@@ -114,8 +116,8 @@ def join_token_files(
     masks = _masks_of(opened)
     tokenizer = _tokenizer_of(opened)
     dtype = _common_dtype(opened)
-    lengths = np.concatenate([np.empty(0, np.int64), *map(_document_lengths, opened)])
-    kept_lengths = lengths[lengths > 0]
+    lengths = np.concatenate(list(map(_document_lengths, opened)))  # int64 [documents of all files]
+    kept_lengths = lengths[lengths > 0]  # an empty document is only an entry, which is left out
     has_keys = _have_keys(opened, len(kept_lengths))
     num_tokens = int(lengths.sum())
     if not len(kept_lengths):
@@ -125,13 +127,13 @@ def join_token_files(
         raise ValueError(f"a document of the input has {longest:,} tokens, more than an index holds")
     saved = saved_tokenizer_path(output)
     tokenizer_copies = [] if tokenizer is None else [settings_path(saved), saved]
-    outputs = [*masked_paths(output)] if masks else [*megatron_paths(output)]
+    outputs = list(masked_paths(output) if masks else megatron_paths(output))
     refuse_existing([*outputs, *tokenizer_copies], overwrite=overwrite)
     with (
         AtomicFiles(outputs, overwrite=overwrite) as files,
         KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if has_keys else nullcontext() as keys,
     ):
-        *mask_files, token_bin, token_idx = files.files
+        *mask_files, token_bin, token_idx = files.files  # in the order of `outputs`; without masks no mask_files
         for tokens in opened:
             _copy_tokens(tokens, dtype, token_bin)
             if keys is not None:
@@ -165,7 +167,7 @@ def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
 
     A pattern such as `*.idx` matches masks too; they are joined beside their tokens.
     """
-    index_of: dict[str, str] = {}  # real path → index, as it was named
+    index_of: dict[str, str] = {}  # real path of an index → its path as it was named; so each index comes once
     for path in expand_inputs(inputs):
         if is_url(path):
             raise ValueError(f"{without_secrets(path)} is in an object store; copy the pair to a disk to join it")
@@ -177,7 +179,8 @@ def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
         index = next(filter(os.path.isfile, _indices_of(path))) if path.endswith(".bin") else path
         index_of.setdefault(os.path.realpath(index), index)
     indices = list(index_of.values())
-    return [index for index in indices if not index.endswith(_MASK_INDEX)] or indices
+    token_indices = [index for index in indices if not index.endswith(_MASK_INDEX)]
+    return token_indices or indices
 
 
 def _indices_of(bin_path: str) -> tuple[str, str]:
@@ -186,8 +189,7 @@ def _indices_of(bin_path: str) -> tuple[str, str]:
 
 
 def _mask_idx_path(output: str | os.PathLike[str]) -> Path:
-    _, mask_idx, *_ = masked_paths(output)
-    return mask_idx
+    return masked_paths(output).mask_idx
 
 
 def _document_lengths(tokens: MappedTokens) -> NDArray[np.int64]:
@@ -195,20 +197,24 @@ def _document_lengths(tokens: MappedTokens) -> NDArray[np.int64]:
     if not isinstance(tokens, MegatronTokens):
         assert isinstance(tokens, FlatTokens)
         return tokens.lengths.astype(np.int64)
-    ends = np.concatenate([[0], np.cumsum(tokens.lengths, dtype=np.int64)])
-    return np.diff(ends[np.array(tokens.index.document_indices)])
+    # Entries of 3, 4 and 5 tokens begin at 0, 3, 7 and end at 12. Documents that begin at the entries 0 and 2, as in
+    # document_indices [0, 2, 3], have 7 and 5 tokens.
+    bounds = np.concatenate([[0], np.cumsum(tokens.lengths, dtype=np.int64)])
+    return np.diff(bounds[np.array(tokens.index.document_indices)])
 
 
 def _masks_of(opened: Sequence[MappedTokens]) -> list[MegatronTokens]:
-    """Returns the loss masks beside token files; none if they have none."""
+    """Returns the loss mask beside each token file; none if no file has one."""
     masks = [_mask_beside(tokens) for tokens in opened]
     found = [mask for mask in masks if mask is not None]
-    if found and len(found) < len(opened):
+    if not found:
+        return []
+    if len(found) < len(opened):
         without = opened[masks.index(None)]
         raise ValueError(
             f"{found[0].path} is a loss mask, and {without.path} has none beside it; join files of one kind"
         )
-    for tokens, mask in zip(opened, found, strict=False):  # as many masks as token files, or none
+    for tokens, mask in zip(opened, found, strict=True):
         if not np.array_equal(_document_lengths(tokens), _document_lengths(mask)):
             raise ValueError(f"{mask.path} is the loss mask of other sequences than {tokens.path}; write both again")
     return found
@@ -216,28 +222,33 @@ def _masks_of(opened: Sequence[MappedTokens]) -> list[MegatronTokens]:
 
 def _mask_beside(tokens: MappedTokens) -> MegatronTokens | None:
     """Returns the loss mask beside token files; None if there is none."""
+    if not isinstance(tokens, MegatronTokens):  # a flat file has no mask
+        return None
     path = _mask_idx_path(tokens.path)
-    return MegatronTokens(path) if isinstance(tokens, MegatronTokens) and path.is_file() else None
+    return MegatronTokens(path) if path.is_file() else None
 
 
 def _have_keys(opened: Sequence[MappedTokens], num_documents: int) -> bool:
-    """Whether all token files have keys beside them.
+    """Returns whether token files have keys beside them: all, or none.
 
     Raises a ValueError if only some have, or if joining changes the number of entries, which keys name.
+    `num_documents` is the number of sequences that are written.
     """
     with_keys = [tokens for tokens in opened if keys_path(tokens.path).is_file()]
-    if with_keys and len(with_keys) < len(opened):
-        without = next(tokens for tokens in opened if tokens not in with_keys)
+    without_keys = [tokens for tokens in opened if not keys_path(tokens.path).is_file()]
+    if not with_keys:
+        return False
+    if without_keys:
         raise ValueError(
-            f"{keys_path(with_keys[0].path)} holds keys, and {without.path} has none; join files of one kind, or "
-            "remove the keys"
+            f"{keys_path(with_keys[0].path)} holds keys, and {without_keys[0].path} has none; join files of one kind, "
+            "or remove the keys"
         )
-    if with_keys and num_documents != sum(map(len, opened)):
+    if num_documents != sum(map(len, opened)):
         raise ValueError(
             f"{keys_path(opened[0].path)} names entries, and joining leaves out empty ones or makes documents of "
             "several; remove that file to join without keys"
         )
-    return bool(with_keys)
+    return True
 
 
 def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
@@ -245,7 +256,7 @@ def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
     paths = [saved_tokenizer_path(tokens.path) for tokens in opened]
     found = [path for path in paths if path.is_file()]
     for path in found[1:]:
-        if checksum_of(tokenizer_files(path)[:1]) != checksum_of(tokenizer_files(found[0])[:1]):
+        if checksum_of([path]) != checksum_of([found[0]]):  # a saved tokenizer needs no settings
             raise ValueError(
                 f"{found[0]} and {path} are two tokenizers, so their token files do not belong together; tokenize both "
                 "with the same one"
@@ -254,14 +265,17 @@ def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
 
 
 def _copy_tokenizer(source: Path, copy: Path) -> None:
-    """Copies a tokenizer's settings, and then the tokenizer."""
+    """Copies a tokenizer's settings, and then the tokenizer, which is never there without them."""
     if settings_path(source).is_file():
         shutil.copyfile(settings_path(source), settings_path(copy))
     shutil.copyfile(source, copy)
 
 
 def _common_dtype(opened: Sequence[MappedTokens]) -> np.dtype[np.integer]:
-    """Returns the type of the joined tokens; a ValueError if two files hold different types."""
+    """Returns the type of the joined tokens; raises a ValueError if two files hold different types.
+
+    Unsigned tokens of 4 bytes, which flat files may have, become signed ones, as Megatron's are.
+    """
     dtypes = [np.dtype("<i4") if tokens.dtype == np.dtype("<u4") else tokens.dtype for tokens in opened]
     for tokens, dtype in zip(opened, dtypes, strict=True):
         if dtype != dtypes[0]:
@@ -275,12 +289,13 @@ def _common_dtype(opened: Sequence[MappedTokens]) -> np.dtype[np.integer]:
 def _copy_tokens(tokens: MappedTokens, dtype: np.dtype[np.integer], output: BinaryIO) -> None:
     """Copies all tokens to `output` as `dtype`; a ValueError if an unsigned token does not fit the signed type."""
     for chunk in _chunks(tokens):
-        if tokens.dtype != dtype and int(chunk.max()) > _MOST_INT32:
+        if tokens.dtype != dtype and int(chunk.max()) > _MOST_INT32:  # then uint32 becomes int32
             raise ValueError(f"{tokens.path} holds the token id {chunk.max()}, which is above 2^31 - 1")
         output.write(chunk.astype(dtype, copy=False).tobytes())
 
 
 def _chunks(tokens: MappedTokens) -> Iterator[NDArray[np.integer]]:
+    """Yields all tokens of a file, many at once: [up to _COPIED_TOKENS] of the file's dtype."""
     values = np.frombuffer(tokens.mapped(), tokens.dtype)
     for begin in range(0, len(values), _COPIED_TOKENS):
         yield values[begin : begin + _COPIED_TOKENS]

@@ -22,8 +22,10 @@ from packhorse.tokenize.input.ranges import FileRange, lines_of, open_parquet
 
 _BLOCKS = 64
 """Blocks in a sample."""
-_PROBED_FILES, _PROBED_LINES = 8, 1000
-"""How many files, and lines of each, are read to estimate the bytes of a line."""
+_PROBED_FILES = 8
+"""How many files are read to estimate the bytes of a line."""
+_PROBED_LINES = 1000
+"""How many lines of each of these files are read."""
 _BATCH_ROWS = 1024
 """Rows of Parquet that are read at once."""
 
@@ -48,14 +50,14 @@ class RowSample:
 def sample_rows(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], num_rows: int, folder: Path, *, seed: int = 0
 ) -> RowSample:
-    r"""Copies about num_rows rows of JSON lines or Parquet into a folder, and reads little else.
+    r"""Copies about `num_rows` rows of JSON lines or Parquet into a folder, and reads little else.
 
-    The inputs, laid end to end, are cut into 64 ranges of equal length. A block is copied from each range, at an offset
-    that is random and the same in all of them.
+    The inputs, laid end to end, are cut into 64 stretches of equal length. A block is copied from each stretch, at an
+    offset that is random and the same in all stretches.
 
     Args:
         inputs: files, folders, patterns or URLs, as for `tokenize`.
-        num_rows: about how many rows to copy.
+        num_rows: about how many rows to copy, at least 1.
         folder: an existing folder for the copies.
         seed: seed of the random offset.
 
@@ -79,24 +81,24 @@ def sample_rows(
                 f"{file.range.where} cannot be sampled: rows are drawn from Parquet, or from JSON lines that are not "
                 "compressed; leave out " + parameter("sample") + ", or convert the file"
             )
-    rows_of_files = _num_rows_of(files)
-    share = min(1.0, num_rows / max(1.0, sum(rows_of_files)))
+    nums_of_rows = _nums_of_rows(files)
+    share = min(1.0, num_rows / max(1.0, sum(nums_of_rows)))
     copies: list[str] = []
     num_copied = 0
-    for block in _blocks(files, rows_of_files, share, random.Random(seed)):
+    for block in _blocks(files, nums_of_rows, share, random.Random(seed)):
         copy_rows = _copy_parquet if block.file.kind == "Parquet" else _copy_lines
         _, suffix = os.path.splitext(block.file.path)
         path = folder / f"{len(copies):05}{suffix}"
-        if rows_of_block := copy_rows(block, path):
+        if num_in_block := copy_rows(block, path):
             copies.append(str(path))
-            num_copied += rows_of_block
+            num_copied += num_in_block
     return RowSample(copies, num_copied, share)
 
 
-def _num_rows_of(files: Sequence[SizedRange]) -> list[float]:
+def _nums_of_rows(files: Sequence[SizedRange]) -> list[float]:
     """Returns the number of rows in each file.
 
-    It is exact for Parquet, and for JSON lines estimated from the file's size and the first lines of some files.
+    It is exact for Parquet, and for JSON lines estimated from the file's size and the first lines of the first files.
     """
     probed = [file for file in files if file.range.kind == "JSON lines"][:_PROBED_FILES]
     line_bytes: list[int] = []
@@ -104,14 +106,14 @@ def _num_rows_of(files: Sequence[SizedRange]) -> list[float]:
         with open_binary(file.range.path) as opened:
             line_bytes += map(len, islice(opened, _PROBED_LINES))
     mean_bytes = max(1.0, sum(line_bytes) / max(1, len(line_bytes)))
-    num_rows: list[float] = []
+    nums_of_rows: list[float] = []
     for file in files:
         if file.range.kind == "Parquet":
             with open_parquet(file.range.path) as table:
-                num_rows.append(table.metadata.num_rows)
+                nums_of_rows.append(table.metadata.num_rows)
         else:
-            num_rows.append(file.size_bytes / mean_bytes)
-    return num_rows
+            nums_of_rows.append(file.size_bytes / mean_bytes)
+    return nums_of_rows
 
 
 class _Block(NamedTuple):
@@ -120,40 +122,42 @@ class _Block(NamedTuple):
     file: FileRange
     """The whole file."""
     begin: float
-    """Share of the file before the block, in [0, 1]."""
+    """Share of the file before the block, in [0, 1]: of its rows for Parquet, of its bytes for JSON lines."""
     end: float
-    """Share of the file up to the block's end."""
+    """Share of the file up to the block's end, of the same kind."""
 
 
 def _blocks(
-    files: Sequence[SizedRange], rows_of_files: Sequence[float], share: float, generator: random.Random
+    files: Sequence[SizedRange], nums_of_rows: Sequence[float], share: float, generator: random.Random
 ) -> Iterator[_Block]:
-    """Yields blocks, in order.
+    """Yields blocks, in the order of the files.
 
     This is systematic sampling. All rows of the files are laid end to end and cut into _BLOCKS stretches. A block is
     `share` of a stretch long and begins at the same random place in each. A block that would pass the end continues at
     the beginning, so that every place is in a block with the same probability. A block over the border of two files is
     cut there.
     """
-    ends = list(accumulate(rows_of_files))
-    if not ends or share == 1:
-        yield from (_Block(file.range, 0.0, 1.0) for file in files)
+    if share == 1:
+        yield from (_Block(file.range, begin=0.0, end=1.0) for file in files)
         return
-    stretch_rows = ends[-1] / _BLOCKS
+    # Bounds are numbers of rows from the beginning of the first file: [300, 600] -> rows 300 to 599 are in file 1.
+    file_ends = list(accumulate(nums_of_rows))
+    total_rows = file_ends[-1]
+    stretch_rows = total_rows / _BLOCKS
     offset, block_rows = generator.random() * stretch_rows, stretch_rows * share
     begins = [stretch_rows * number + offset for number in range(_BLOCKS)]
-    bounds = [(begin, min(begin + block_rows, ends[-1])) for begin in begins]
-    past_end = offset + block_rows - stretch_rows
-    if past_end > 0:
-        bounds.insert(0, (0.0, past_end))
+    bounds = [(begin, min(begin + block_rows, total_rows)) for begin in begins]
+    rows_past_end = offset + block_rows - stretch_rows  # of the last block
+    if rows_past_end > 0:
+        bounds.insert(0, (0.0, rows_past_end))
     for begin, end in bounds:
-        for file, file_rows, file_end in zip(files, rows_of_files, ends, strict=True):
+        for file, file_rows, file_end in zip(files, nums_of_rows, file_ends, strict=True):
             file_begin = file_end - file_rows
             if file_rows and begin < file_end and end > file_begin:
                 yield _Block(
                     file.range,
-                    max(0.0, (begin - file_begin) / file_rows),
-                    min(1.0, (end - file_begin) / file_rows),
+                    begin=max(0.0, (begin - file_begin) / file_rows),
+                    end=min(1.0, (end - file_begin) / file_rows),
                 )
 
 
@@ -162,6 +166,7 @@ def _copy_lines(block: _Block, path: Path) -> int:
     source = block.file
     with open_binary(source.path) as file:
         offsets = int(block.begin * source.end), int(block.end * source.end)
+        # Both move on to the next beginning of a line, so a line belongs to the block in which it begins.
         begin, end = (next_cut(file, offset, "line") if offset else 0 for offset in offsets)
     num_lines = 0
     with path.open("wb") as copy:

@@ -156,19 +156,20 @@ def tokenize(
     )
     parts = cut_into_parts(job.files, lambda kind: cut_for(kind, options))
     with (
-        show_progress(quiet=not execution.progress) as shown,
+        show_progress(quiet=not execution.progress) as progress,
         open_work(output, job, resume=execution.resume, overwrite=overwrite) as work,
     ):
-        if target.tokenizer is None and not work.tokenizer_path.exists():
+        if target.tokenizer is None and not work.tokenizer_path.exists():  # a resumed job may have it
+            # What is left out is counted when the parts are written, not here.
             texts = chain.from_iterable(documents_in(file.range, options, Skipped()) for file in job.files)
-            _train(texts, target.vocab_size, special, work.tokenizer_path, shown)
+            _train(texts, target.vocab_size, special, work.tokenizer_path, progress)
         encoder = Encoder.made(target.tokenizer or work.tokenizer_path, special, is_trained=target.tokenizer is None)
-        tally = work.write_parts(parts, _Recipe(encoder, options), execution, shown)
+        tally = work.write_parts(parts, _Recipe(encoder, options), execution, progress)
         with (
             MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer,
             _keys_file(options.id_column, output, num_tokens=tally.tokens, overwrite=overwrite) as keys,
         ):
-            for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
+            for number in progress.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(MegatronTokens(work.prefix(number)))
                 if keys is not None:
                     keys.extend(work.prefix(number))
@@ -217,21 +218,21 @@ def tokenize_documents(
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
     special = SpecialTokens(bos=bos, eos=eos, append_eos=append_eos)
     skipped, tally = Skipped(), Tally()
-    num_documents = None
-    with show_progress(quiet=not progress) as shown, tempfile.TemporaryDirectory() as folder:
-        trained = Path(folder, "tokenizer.json")
+    num_documents = None  # not known before a pass over the documents
+    with show_progress(quiet=not progress) as shown_progress, tempfile.TemporaryDirectory() as folder:
+        trained_path = Path(folder, "tokenizer.json")
         if target.tokenizer is None:
-            num_documents = _train(open_documents(Skipped()), target.vocab_size, special, trained, shown)
-        encoder = Encoder.made(target.tokenizer or trained, special, is_trained=target.tokenizer is None)
+            num_documents = _train(open_documents(Skipped()), target.vocab_size, special, trained_path, shown_progress)
+        encoder = Encoder.made(target.tokenizer or trained_path, special, is_trained=target.tokenizer is None)
         with MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer:
-            texts = shown.track(open_documents(skipped), "tokenizing", num_documents, "documents")
+            texts = shown_progress.track(open_documents(skipped), "tokenizing", num_documents, "documents")
             encoder.write(texts, writer, tally)
             tally.skip(skipped)
             _refuse_empty_output(tally)
             target.save_tokenizer(encoder)
-        ledger = join_ledgers(output, ())
+        ledger = join_ledgers(output, ())  # writes none, and removes that of an earlier output
         remove_stale(output)
-    return _summary(output, encoder, tally, Found(()), ledger)
+    return _summary(output, encoder, tally, Found(files=()), ledger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +244,7 @@ class _Target:
     tokenizer: Path | None
     """The tokenizer's file; None if one is trained."""
     vocab_size: int
-    """The most tokens of a tokenizer that is trained."""
+    """The most tokens of a tokenizer that is trained; without effect on another."""
 
     @classmethod
     def checked(
@@ -300,22 +301,22 @@ def _first_two(names: Sequence[str]) -> str:
     return f" ({', '.join(names[:2])}{', …' if len(names) > 2 else ''})" if names else ""
 
 
-def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: Path, shown: Progress) -> int:
+def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: Path, progress: Progress) -> int:
     """Trains a tokenizer and saves it with its settings; returns the number of documents."""
-    count = 0
+    num_documents = 0
 
     def counted() -> Iterator[str]:
-        nonlocal count
-        for text in shown.track(texts, "training", unit="documents"):
-            count += 1
+        nonlocal num_documents
+        for text in progress.track(texts, "training", unit="documents"):
+            num_documents += 1
             yield text
 
     eos = (special.eos or DEFAULT_EOS) if special.append_eos else None
-    tokens = dict.fromkeys(token for token in (eos, special.bos) if token)
-    model = train_tokenizer(counted(), vocab_size=vocab_size, special_tokens=tokens)
+    special_tokens = dict.fromkeys(token for token in (eos, special.bos) if token)  # each once, in this order
+    model = train_tokenizer(counted(), vocab_size=vocab_size, special_tokens=special_tokens)
     content = model.to_str(pretty=True).encode()
     save_tokenizer(path, content, eos=eos, split_special_tokens=model.encode_special_tokens)
-    return count
+    return num_documents
 
 
 def _summary(
@@ -350,7 +351,10 @@ def _summary(
 def _keys_file(
     id_column: str | None, output: str | os.PathLike[str], *, num_tokens: int | None = None, overwrite: bool
 ) -> AbstractContextManager[KeysFile | None]:
-    """Returns a file of keys to write, or a context of None if documents have no keys."""
+    """Returns a file of keys to write, or a context of None if documents have no keys.
+
+    `num_tokens` is the number of all tokens of the output; None for the keys of a part.
+    """
     return KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if id_column else nullcontext()
 
 

@@ -28,8 +28,10 @@ from packhorse.tokenize.encoding.tokenizers import (
 from packhorse.tokenize.encoding.training import DEFAULT_EOS
 from packhorse.tokenize.tally import Tally
 
-_BATCH_DOCUMENTS, _BATCH_CHARACTERS = 1024, 1 << 20
-"""A batch of documents is full at either number; encoding uses the library's threads within a batch."""
+_BATCH_DOCUMENTS = 1024
+"""A batch is full at this number of documents; encoding uses the library's threads within a batch."""
+_BATCH_CHARACTERS = 1 << 20
+"""A batch is also full at this number of characters, so that long documents don't fill memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +94,9 @@ class Encoder:
             eos = special.eos or (
                 DEFAULT_EOS if is_trained else required_eos(model, path, option_for_none="append_eos")
             )
-        opening, closing = ends_added(model)
-        begin_id_to_add = _id_to_add(model, "bos", special.bos, opening)
-        end_id_to_add = _id_to_add(model, "eos", eos, closing)
+        opening, closing = ends_added(model)  # what the tokenizer itself puts around a text; None for nothing
+        begin_id_to_add = _id_to_add(model, "bos", special.bos, added_by_itself=opening)
+        end_id_to_add = _id_to_add(model, "eos", eos, added_by_itself=closing)
         return cls(
             path=path,
             vocab_size=id_limit(model),
@@ -126,17 +128,20 @@ class Encoder:
     def write(
         self, documents: Iterable[str], writer: MegatronWriter, tally: Tally, keys: KeysFile | None = None
     ) -> None:
-        """Encodes documents batch by batch; writes their sequences, and keys if they have any, and counts both."""
+        """Encodes documents batch by batch; writes their sequences, and counts them.
+
+        With `keys`, every document is a `KeyedText`, whose key is written too. A document without a token is left out.
+        """
         for batch in _batches(documents):
             sequences = self._sequences(batch, tally)
             if keys is not None:
-                pairs = zip(batch, sequences, strict=True)
-                keys.append([cast(KeyedText, text).key for text, ids in pairs if ids])
+                texts_with_ids = zip(batch, sequences, strict=True)
+                keys.append([cast(KeyedText, text).key for text, ids in texts_with_ids if ids])
             kept = [ids for ids in sequences if ids]
             tally.empty += len(sequences) - len(kept)
             if not kept:
                 continue
-            lengths = np.array([len(ids) for ids in kept])
+            lengths = np.array([len(ids) for ids in kept])  # int64 [kept documents]
             writer.append_many(np.concatenate([np.array(ids, dtype=np.int32) for ids in kept]), lengths)
             tally.sequences += len(kept)
             tally.tokens += int(lengths.sum())
@@ -148,7 +153,10 @@ class Encoder:
         return ids
 
     def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
-        """Returns the ids of each document (empty without text); counts special tokens and unknown characters."""
+        """Returns the ids of each document; counts special tokens and unknown characters.
+
+        A document without text of its own has none, even if the tokenizer puts tokens around an empty text.
+        """
         prepared_texts = [self.special_texts.prepare(text, tally.special) for text in batch]
         model = self.model
         encodings = model.encode_batch_fast([prepared.text for prepared in prepared_texts])
@@ -186,17 +194,17 @@ def _loaded(path: Path, *stamps: FileStamp) -> Any:
     return load_tokenizer(path)
 
 
-def _id_to_add(tokenizer: Any, option: str, token: str | None, own: int | None) -> int | None:
-    """Returns the id to add to every sequence; None without a token, or if it is `own`, which the tokenizer adds."""
+def _id_to_add(tokenizer: Any, option: str, token: str | None, *, added_by_itself: int | None) -> int | None:
+    """Returns the id to add to every sequence; None without a token, or if the tokenizer adds this id by itself."""
     if token is None:
         return None
-    number: int | None = tokenizer.token_to_id(token)
-    if number is None:
+    token_id: int | None = tokenizer.token_to_id(token)
+    if token_id is None:
         raise ValueError(
             f"{option} {token!r} is not a token of the tokenizer; name one that is, or "
             + (("none with " + parameter("append_eos", False)) if option == "eos" else "leave it out")
         )
-    return None if own == number else number
+    return None if token_id == added_by_itself else token_id
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:

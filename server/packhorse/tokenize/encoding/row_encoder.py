@@ -40,6 +40,8 @@ _STANDARD = ("tools", "system", "developer", "chat_template_kwargs")
 """Standard names of optional columns that belong to a conversation."""
 
 _LABELS = ("label", "kto_tag")
+"""Standard names of the column in which KTO says whether an answer is good."""
+
 _VERDICTS = (*_LABELS, *FLAGS)
 """Standard names of columns with a verdict: whether, or how much, a model should learn from the row."""
 
@@ -53,7 +55,9 @@ class _TextPair(NamedTuple):
     prompt: str
     response: str
     prompt_column: str
+    """Name of the prompt's column, for explanations."""
     response_column: str
+    """Name of the column of the response, or of one of the answers."""
     unused: list[str]
     """Columns of the row that have a value, and that only rows of messages use."""
 
@@ -93,13 +97,14 @@ class RowEncoder:
         named = {"tools": columns.tools} if columns.tools else {}
         taken = {*named, *self._required_columns.values(), *columns.ignore}
         standard = (*_STANDARD, *_VERDICTS, *form_options)
+        # A standard column's name is also its kind.
         self._optional_columns = named | {name: name for name in standard if name not in taken}
         self.required = list(self._required_columns.values())
         """Names of columns that every row must have."""
         self.optional = list(self._optional_columns.values())
         """Names of columns that are read if they are there."""
         self.named = list(named.values())
-        """Names of optional columns that the user gave."""
+        """Names of optional columns that the user gave. At least one row must have each."""
 
     def read(self, *values: Any) -> list[Item]:
         """Returns a row's items, one for each sequence.
@@ -111,10 +116,13 @@ class RowEncoder:
             ValueError: a cell does not hold what it must hold.
         """
         cells = dict(zip([*self._required_columns, *self._optional_columns], values, strict=True))
-        verdicts = {kind: cells.get(kind) for kind in _VERDICTS if cells.get(kind) not in (None, "", [])}
-        for kind, value in verdicts.items():
-            _check_verdict(kind, value)
-        unread = [f"column {kind}" for kind, value in verdicts.items() if not isinstance(value, bool | int | float)]
+        unread: list[str] = []
+        for kind in _VERDICTS:
+            value = cells.get(kind)
+            if isinstance(value, bool | int | float):
+                _check_verdict(kind, value)
+            elif value not in (None, "", []):  # not a verdict on the row, and in no token
+                unread.append(f"column {kind}")
         items = self._items(cells)
         return [_with_unused(item, unread) for item in items] if unread else items
 
@@ -126,12 +134,14 @@ class RowEncoder:
         Raises:
             ValueError: there is such a field, and the option `strict` refuses it.
         """
+        # A field is "column NAME", or of messages "messages.name"; a note on it may follow after a comma.
         ignored = {field.removeprefix("column ") for field in self._columns.ignore}
         found: dict[str, int] = {f"column {name}": 1 for name in others if name not in ignored}
         for item in items:
             unused = dict.fromkeys(item.unused, 1) if isinstance(item, _TextPair) else item.unused
             for name, count in unused.items():
                 if name.partition(",")[0].removeprefix("column ") not in ignored:
+                    # Both answers of a preference lack the fields of their prompt: these count once.
                     found[name] = max(count, found.get(name, 0))
         if found and self._columns.strict:
             raise ValueError(
@@ -166,17 +176,18 @@ class RowEncoder:
 
     def encode(self, items: Sequence[Item]) -> list[EncodedSequence]:
         """Encodes the items of several rows, in their order; sequences without a token to train on are among them."""
-        pairs = [(item.prompt, item.response) for item in items if isinstance(item, _TextPair)]
-        chats = [item for item in items if not isinstance(item, _TextPair)]
-        encoded_pairs = iter(self.pairs.encode(pairs) if pairs else ())
-        encoded_chats = iter(self.chats.encode(chats) if chats else ())
+        text_pairs = [(item.prompt, item.response) for item in items if isinstance(item, _TextPair)]
+        rendered_chats = [item for item in items if not isinstance(item, _TextPair)]
+        # An encoder is made when it is first used: rows of messages need no token that ends a text, and conversely.
+        encoded_pairs = iter(self.pairs.encode(text_pairs) if text_pairs else ())
+        encoded_chats = iter(self.chats.encode(rendered_chats) if rendered_chats else ())
         return [next(encoded_pairs if isinstance(item, _TextPair) else encoded_chats) for item in items]
 
     def num_unknown(self, items: Sequence[Item], sequences: Sequence[EncodedSequence]) -> int:
         """Returns how many characters of these rows the tokenizer drops, or how many unknown tokens it made of them."""
         if self._unknown.known is not None:  # a chat with such a character is refused
-            pairs = [item for item in items if isinstance(item, _TextPair)]
-            texts = [text for pair in pairs for text in (pair.prompt, pair.response)]
+            text_pairs = [item for item in items if isinstance(item, _TextPair)]
+            texts = [text for pair in text_pairs for text in (pair.prompt, pair.response)]
             return sum(len(self._tokenizer.dropped_in(text)) for text in texts)
         unknown_id = self._unknown.unknown_id
         return 0 if unknown_id is None else sum(int((encoded.input_ids == unknown_id).sum()) for encoded in sequences)
@@ -202,13 +213,17 @@ class RowEncoder:
         num_untrained = len(ids) - int(encoded.loss_mask.sum())
         begin = self.pairs.num_opening(ids)
         end = len(ids) - self.pairs.num_closing(ids)
-        text_ends = ((num_untrained, pair.prompt_column), (end, pair.response_column))
-        ends = ((begin, FROM_TOKENIZER), *text_ends, (len(ids), FROM_TOKENIZER))
+        origin_ends = (
+            (begin, FROM_TOKENIZER),
+            (num_untrained, pair.prompt_column),
+            (end, pair.response_column),
+            (len(ids), FROM_TOKENIZER),
+        )
         return ExplainedSequence(
             text=pair.prompt + pair.response,
             input_ids=encoded.input_ids,
             loss_mask=encoded.loss_mask,
-            stretches=stretches_of(self._tokenizer.model, ids, ends, num_untrained=num_untrained),
+            stretches=stretches_of(self._tokenizer.model, ids, origin_ends, num_untrained=num_untrained),
             unused=tuple(pair.unused),
         )
 
@@ -298,12 +313,20 @@ class RowEncoder:
 
 
 def stretches_of(
-    model: Any, ids: Sequence[int], ends: Iterable[tuple[int, str]], *, num_untrained: int = 0
+    model: Any, ids: Sequence[int], origin_ends: Iterable[tuple[int, str]], *, num_untrained: int = 0
 ) -> tuple[Stretch, ...]:
-    """Returns the stretches of a sequence that are not empty; `ends` has the end and the origin of each."""
+    """Returns the stretches of a sequence that are not empty.
+
+    Args:
+        model: the tokenizer.
+        ids: the tokens of the sequence.
+        origin_ends: (end, origin) of each stretch, as in [(1, "tokenizer"), (5, "text")]; it begins where the one
+            before it ends.
+        num_untrained: how many tokens at the beginning are not trained on; all others are.
+    """
     stretches: list[Stretch] = []
     first = 0
-    for end, origin in ends:
+    for end, origin in origin_ends:
         if first < end:
             text = str(model.decode(ids[first:end], skip_special_tokens=False))
             is_trained = first >= num_untrained
@@ -314,10 +337,11 @@ def stretches_of(
     return tuple(stretches)
 
 
-def _check_verdict(name: str, value: Any) -> None:
-    """Refuses a row with a label, or with a weight that differs from the default, because a sequence keeps neither."""
-    if not isinstance(value, bool | int | float):
-        return
+def _check_verdict(name: str, value: float) -> None:
+    """Refuses a row with a label, or with a weight that differs from the default, because a sequence keeps neither.
+
+    The default is the value of `FLAGS` that says that all is trained on, as True, 1 or 1.0.
+    """
     if name in _LABELS:
         raise ValueError(
             f"the row has a {name}, by which KTO tells good answers from bad ones, and a sequence keeps none; leave "

@@ -1,8 +1,8 @@
 """Tokenizers on disk: a `tokenizer.json`, and the settings in a `tokenizer_config.json` beside it.
 
-Owns loading and saving them, and finding the tokens that a tokenizer puts around a text. Training is in `training`, and
-encoding is in `encoder`. A `tokenizer.json` cannot name its end-of-sequence token. As in transformers, its settings do:
-`corpus.tokenizer.json` has them in `corpus.tokenizer_config.json`.
+Owns loading and saving them, their checksum, and finding the tokens that a tokenizer puts around a text. Training is in
+`training`, and encoding is in `encoder`. A `tokenizer.json` cannot name its end-of-sequence token. As in transformers,
+its settings do: `corpus.tokenizer.json` has them in `corpus.tokenizer_config.json`.
 """
 
 import hashlib
@@ -39,7 +39,10 @@ def splits_special_tokens(path: Path) -> bool:
 
 
 def content_to_save(path: Path) -> bytes:
-    """Returns a `tokenizer.json` that needs no settings: the file's bytes, or the tokenizer with settings applied."""
+    """Returns the content of a `tokenizer.json` that needs no settings, except those that `save_tokenizer` writes.
+
+    These are the file's bytes, or the tokenizer with its settings applied if they change it.
+    """
     model, is_changed = with_settings(read_tokenizer_json(path), _settings(path), settings_path(path))
     return cast(str, model.to_str(pretty=True)).encode() if is_changed else path.read_bytes()
 
@@ -53,12 +56,10 @@ def required_eos(tokenizer: Any, path: Path, *, option_for_none: str) -> str:
     if eos is None:
         special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
         raise ValueError(
-            (
-                f"cannot tell which token of {path} ends a sequence: name it with "
-                + parameter("eos", "TOKEN")
-                + ", or choose none with "
-                + parameter(option_for_none, False)
-            )
+            f"cannot tell which token of {path} ends a sequence: name it with "
+            + parameter("eos", "TOKEN")
+            + ", or choose none with "
+            + parameter(option_for_none, False)
             + (f"; its special tokens are {', '.join(special)}" if special else "")
         )
     return eos
@@ -71,7 +72,7 @@ def find_eos(tokenizer: Any, path: Path) -> str | None:
     tokenizer itself puts after a text.
     """
     named = _settings(path).get("eos_token")
-    if isinstance(named, dict):
+    if isinstance(named, dict):  # transformers also writes a token as an object with its properties
         named = named.get("content")
     if named:
         return str(named)
@@ -89,12 +90,15 @@ class AddedEnds(NamedTuple):
 
 
 def ends_added(tokenizer: Any) -> AddedEnds:
-    """Finds the ids that a tokenizer itself puts around every text."""
+    """Finds the ids that a tokenizer itself puts around every text, by encoding one."""
     encoding = tokenizer.encode("a")
-    is_added: list[int] = encoding.special_tokens_mask
-    if not is_added or all(is_added):  # the text itself has no token
-        return AddedEnds(None, None)
-    return AddedEnds(encoding.ids[0] if is_added[0] else None, encoding.ids[-1] if is_added[-1] else None)
+    is_added: list[int] = encoding.special_tokens_mask  # <s> a </s> -> [1, 0, 1]
+    if not is_added or all(is_added):  # the text itself has no token, so nothing tells what is before and after it
+        return AddedEnds(opening=None, closing=None)
+    return AddedEnds(
+        opening=encoding.ids[0] if is_added[0] else None,
+        closing=encoding.ids[-1] if is_added[-1] else None,
+    )
 
 
 def id_limit(tokenizer: Any) -> int:

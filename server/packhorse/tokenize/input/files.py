@@ -23,6 +23,7 @@ TEXT_KINDS: tuple[Kind, ...] = ("text", "text of a folder")
 """The kinds of files without rows."""
 
 Compression = Literal["gzip", "zstd"]
+"""How a file is compressed, as pyarrow names it."""
 
 ROW_KINDS: dict[str, Kind] = {
     ".jsonl": "JSON lines",
@@ -37,6 +38,7 @@ ROW_KINDS: dict[str, Kind] = {
 """Suffix → kind, of files with rows."""
 
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+"""Last suffix → compression, of files that are decompressed."""
 
 _UNREAD = {
     **dict.fromkeys((".csv", ".tsv"), "a table that is not read; convert it to Parquet or JSON lines"),
@@ -112,7 +114,7 @@ def find_inputs(inputs: Sequence[str | os.PathLike[str]], *, glob: str | None = 
             left_out += in_folder.left_out
         else:
             files.append(InputFile(path, _kind_of(path, as_text)))
-    return Found(files, left_out)
+    return Found(files, left_out=left_out)
 
 
 def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -126,10 +128,10 @@ def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
         raise ValueError("no input is given; name a file, a folder, a glob pattern or the URL of one")
     found: list[str] = []
     for path in map(as_path, inputs):
-        if exists(path):
+        if exists(path):  # first, because a name may have brackets, which a pattern has too
             found.append(path)
         elif is_url(path):
-            found.extend(named_files(path, ""))
+            found.extend(named_files(path, suffix=""))
         else:
             matches = sorted(globbing.glob(path, recursive=True))
             if not matches:
@@ -180,23 +182,25 @@ def _files_in(folder: str, glob: str | None, as_text: bool) -> Found:
     states = [path for path in paths if os.path.basename(path) in (SAVED_SPLITS, SAVED_STATE)]
     if states and any(_suffix(path) == ".arrow" for path in paths):
         return _saved_dataset(folder, paths, states[0])
-    table_suffixes = {*ROW_KINDS, ".csv", ".tsv"} - set(_TEXT_IF_ASKED if as_text else ())
-    tables = [path for path in paths if _suffix(path) in table_suffixes and not _is_metadata(path)]
-    if not tables:
+    # A table that is not read (.csv) is among the files of rows too, so that it is refused and not taken for text.
+    row_suffixes = {*ROW_KINDS, ".csv", ".tsv"} - set(_TEXT_IF_ASKED if as_text else ())
+    row_paths = [path for path in paths if _suffix(path) in row_suffixes and not _is_metadata(path)]
+    if not row_paths:
         return Found([InputFile(path, "text of a folder") for path in paths])
-    others = [path for path in paths if path not in set(tables)]
-    texts = [path for path in others if not _is_metadata(path)]
-    if texts:
-        first_texts = ", ".join(os.path.basename(path) for path in texts[:_MOST_NAMED])
-        can_be_text = all(_suffix(path) in _TEXT_IF_ASKED for path in tables)
+    row_path_set = set(row_paths)
+    other_paths = [path for path in paths if path not in row_path_set]
+    text_paths = [path for path in other_paths if not _is_metadata(path)]
+    if text_paths:
+        first_texts = ", ".join(os.path.basename(path) for path in text_paths[:_MOST_NAMED])
+        can_be_text = all(_suffix(path) in _TEXT_IF_ASKED for path in row_paths)
         raise ValueError(
-            f"the folder {shown_folder} holds rows ({os.path.basename(tables[0])}) and other files ({first_texts}): "
+            f"the folder {shown_folder} holds rows ({os.path.basename(row_paths[0])}) and other files ({first_texts}): "
             "name which are meant, as with "
-            + parameter("glob", f"*{_suffix(tables[0])}*")
+            + parameter("glob", f"*{_suffix(row_paths[0])}*")
             + ", or name both as inputs of their own"
             + ((", or give " + parameter("documents", "file") + " to read all as text") if can_be_text else "")
         )
-    return Found([InputFile(path, _kind_of(path, as_text)) for path in tables], others)
+    return Found([InputFile(path, _kind_of(path, as_text)) for path in row_paths], left_out=other_paths)
 
 
 def _saved_dataset(folder: str, paths: Sequence[str], state: str) -> Found:
@@ -208,32 +212,32 @@ def _saved_dataset(folder: str, paths: Sequence[str], state: str) -> Found:
         raise ValueError(
             f"the folder {without_secrets(folder)} holds saved datasets; give the folder of one, such as train"
         )
-    files = arrow_objects(folder) if is_url(folder) else list(map(str, arrow_files(folder)))
-    arrow = set(files)
-    others = [path for path in paths if path not in arrow]
-    return Found([InputFile(path, "Arrow") for path in files], others)
+    arrow_paths = arrow_objects(folder) if is_url(folder) else list(map(str, arrow_files(folder)))
+    arrow_path_set = set(arrow_paths)
+    left_out = [path for path in paths if path not in arrow_path_set]
+    return Found([InputFile(path, "Arrow") for path in arrow_paths], left_out=left_out)
 
 
 def _is_metadata(path: str) -> bool:
+    """Whether a file is documentation or metadata, by its name, which may be beside files of rows."""
     name = os.path.basename(without_secrets(path)).lower()
     return name in _METADATA or os.path.splitext(name)[0] in _DOCUMENTATION
 
 
 def _visible_files(folder: str, pattern: str) -> list[str]:
     """Returns the files of a folder that match a pattern, sorted, without hidden ones."""
+    pattern_below = pattern if "/" in pattern else f"**/{pattern}"  # without a slash it matches at every depth
     if is_url(folder):
         try:
-            paths = named_files(f"{folder.rstrip('/')}/{pattern if '/' in pattern else f'**/{pattern}'}", "")
+            paths = named_files(f"{folder.rstrip('/')}/{pattern_below}", suffix="")
         except FileNotFoundError:
             return []
     else:
-        root = Path(folder)
-        found = root.glob(pattern) if "/" in pattern else root.rglob(pattern)
-        paths = [str(path) for path in found if path.is_file()]
-    below = sorted((_names_below(folder, path), path) for path in paths)
-    return [path for names, path in below if not any(name.startswith(".") for name in names)]
+        paths = [str(path) for path in Path(folder).glob(pattern_below) if path.is_file()]
+    names_and_paths = sorted((_names_below(folder, path), path) for path in paths)
+    return [path for names, path in names_and_paths if not any(name.startswith(".") for name in names)]
 
 
 def _names_below(folder: str, path: str) -> list[str]:
-    """Returns the names that lead from a folder to a file in it."""
+    """Returns the names that lead from a folder to a file in it, as ["src", "main.py"]."""
     return path[len(folder) :].strip("/").split("/") if is_url(folder) else list(Path(path).relative_to(folder).parts)

@@ -18,6 +18,7 @@ from packhorse.storage import check_plain
 from packhorse.tokenize.input.files import Kind, compression_of
 
 _READ_BYTES = 1 << 20
+"""Bytes that are read or decompressed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def open_decompressed(path: str) -> Iterator[BinaryIO]:
         try:
             yield cast(BinaryIO, io.BufferedReader(stream, _READ_BYTES))
         except OSError as error:
-            if error.errno is not None or type(error) is not OSError:  # an error of the disk or the store
+            # pyarrow raises a plain OSError without a number for damaged data; others are of the disk or the store.
+            if error.errno is not None or type(error) is not OSError:
                 raise
             raise ValueError(
                 f"{without_secrets(path)} cannot be read as {compression}: {error}; copy or make the file again"
@@ -57,7 +59,7 @@ def open_decompressed(path: str) -> Iterator[BinaryIO]:
 
 
 def whole_of(source: FileRange) -> bytes:
-    """Returns all bytes of the file."""
+    """Returns all bytes of the range's file, decompressed: a text that is one document is never cut into ranges."""
     with open_decompressed(source.path) as file:
         return file.read()
 
@@ -68,38 +70,39 @@ class LinePlace:
     The number of the line is found only when it is printed, because the lines before its range must be counted for it.
     """
 
-    __slots__ = ("_index", "_range")
+    __slots__ = ("_line_in_range", "_range")
 
-    def __init__(self, source: FileRange, index: int) -> None:
+    def __init__(self, source: FileRange, line_in_range: int) -> None:
         self._range = source
-        self._index = index
+        self._line_in_range = line_in_range  # from 0 for the range's first line
 
     def __str__(self) -> str:
-        return f"{self._range.where}, line {_lines_before(self._range.path, self._range.begin) + self._index + 1}"
+        num_before = _lines_before(self._range.path, self._range.begin) + self._line_in_range
+        return f"{self._range.where}, line {num_before + 1}"
 
 
 def lines_of(source: FileRange) -> Iterator[tuple[LinePlace, bytes]]:
     """Yields (where it is, line) for each line of a range, which begins and ends between lines."""
-    is_compressed = compression_of(source.path) is not None
+    is_compressed = compression_of(source.path) is not None  # then it is read to its end: `end` counts packed bytes
     with open_decompressed(source.path) as file:
         if not is_compressed:
             file.seek(source.begin)
-        left_bytes = source.end - source.begin
-        for index, line in enumerate(file):
-            if left_bytes <= 0 and not is_compressed:
+        remaining_bytes = source.end - source.begin
+        for number, line in enumerate(file):
+            if remaining_bytes <= 0 and not is_compressed:
                 return
-            left_bytes -= len(line)
-            yield LinePlace(source, index), line
+            remaining_bytes -= len(line)
+            yield LinePlace(source, number), line
 
 
 @lru_cache(maxsize=16)
 def _lines_before(path: str, end: int) -> int:
-    """Returns the number of lines in the first `end` bytes of a file."""
-    count, left_bytes = 0, end
-    with open_binary(path) as file:  # a compressed file is not cut, so nothing comes before its range
-        while left_bytes and (data := file.read(min(left_bytes, _READ_BYTES))):
+    """Returns the number of lines in the first `end` bytes of a file. The cache serves several places of a range."""
+    count, remaining_bytes = 0, end
+    with open_binary(path) as file:  # as it is stored: the range of a compressed file begins at 0, and nothing is read
+        while remaining_bytes and (data := file.read(min(remaining_bytes, _READ_BYTES))):
             count += data.count(b"\n")
-            left_bytes -= len(data)
+            remaining_bytes -= len(data)
     return count
 
 
@@ -107,7 +110,7 @@ def open_parquet(path: str) -> Any:
     """Opens a Parquet file, as a context manager."""
     arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     if not is_url(path):
-        check_plain(path)
+        check_plain(path)  # pyarrow opens the path by itself, and would wait for the writer of a pipe
     try:
         return parquet.ParquetFile(object_file(path) if is_url(path) else path)
     except arrow.ArrowInvalid as error:

@@ -10,6 +10,7 @@ from packhorse.tokenize.encoding.special_texts import SpecialTexts
 from packhorse.tokenize.input.skipped import MOST_NAMED, OnBadRow, Skipped, Undecodable
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""The mark with which a file in UTF-8 may begin; it is no part of the text."""
 _FOREIGN_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """Byte order mark → encoding; those of UTF-32 come first, because one begins like UTF-16."""
 
@@ -22,16 +23,20 @@ class TextCheck:
     """
 
     undecodable: Undecodable
+    """What happens to bytes or text that have no UTF-8 form."""
     skipped: Skipped
+    """Where texts that are left out are counted and named."""
     on_bad_row: OnBadRow = "error"
+    """What happens to a bad row."""
     special: SpecialTexts | None = None
     """Special tokens; a text that spells one is a bad row. None for no such check."""
 
     def bad(self, origin: object, fault: str) -> None:
-        """Counts a bad row. If bad rows are errors, raises a ValueError at the row with number MOST_NAMED.
+        """Counts a bad row. If bad rows are errors, raises a ValueError at the bad row with number MOST_NAMED.
 
         So one error names several bad rows. If there are fewer, the caller raises it after the last row, by
-        `Skipped.refuse_bad`.
+        `Skipped.refuse_bad`. The `fault` may begin with the origin, which the list of rows left out has in a field of
+        its own.
         """
         self.skipped.bad += 1
         if len(self.skipped.bad_named) < MOST_NAMED:
@@ -45,12 +50,12 @@ class TextCheck:
     def decode(self, data: bytes, origin: object) -> str | None:
         """Decodes and checks bytes that should be UTF-8; returns None if they are left out.
 
-        A null byte means that they are binary.
+        A null byte means that they are binary, or in UTF-16 or UTF-32.
         """
         if b"\0" in data:
             encoding = foreign_encoding(data)
             why = f"is {encoding}, not UTF-8" if encoding else "holds null bytes, so it is binary"
-            self.refuse(origin, why, encoding)
+            self.refuse(origin, why, encoding=encoding)
             return None
         try:
             text = data.removeprefix(BYTE_ORDER_MARK).decode()
@@ -66,7 +71,7 @@ class TextCheck:
             return None
         if not text.isascii():
             try:
-                text.encode()
+                text.encode()  # fails at a surrogate, which JSON can spell as \ud800
             except UnicodeEncodeError as error:
                 self.refuse(origin, f"has no UTF-8 form: {error.reason} at character {error.start}")
                 return None
@@ -82,8 +87,11 @@ class TextCheck:
             return None
         return text
 
-    def refuse(self, origin: object, why: str, named_as: str = "") -> None:
-        """Counts a document that is not text, or raises a ValueError if `undecodable` is "error"."""
+    def refuse(self, origin: object, why: str, *, encoding: str = "") -> None:
+        """Counts a document that is not text, or raises a ValueError if `undecodable` is "error".
+
+        `encoding` is its encoding, which the summary then tells; empty if it is not known.
+        """
         if self.undecodable == "error":
             raise ValueError(
                 f"{origin} {why}; leave it out, or skip such text with " + parameter("undecodable", "skip")
@@ -91,7 +99,7 @@ class TextCheck:
         self.skipped.undecodable += 1
         self.skipped.leave_out("undecodable", origin, why)
         if len(self.skipped.undecodable_named) < MOST_NAMED:
-            self.skipped.undecodable_named.append(f"{origin} ({named_as})" if named_as else str(origin))
+            self.skipped.undecodable_named.append(f"{origin} ({encoding})" if encoding else str(origin))
 
 
 def foreign_encoding(head: bytes) -> str:
@@ -102,10 +110,9 @@ def foreign_encoding(head: bytes) -> str:
     for mark, name in _FOREIGN_MARKS.items():
         if head.startswith(mark):
             return name
-    # The first two units of 16 bits as they are, and with the bytes of each exchanged.
-    little_endian, big_endian = head[:4], head[1:2] + head[:1] + head[3:4] + head[2:3]
-    for two_units in (little_endian, big_endian):
-        match list(two_units):
+    as_little_endian, as_big_endian = head[:4], head[1:2] + head[:1] + head[3:4] + head[2:3]
+    for two_characters in (as_little_endian, as_big_endian):
+        match list(two_characters):  # `{"` is "{", 0, '"', 0
             case [first, 0, second, 0] if first in b'{["' and second:
                 return "UTF-16"
     return ""
