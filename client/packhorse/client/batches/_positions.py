@@ -1,4 +1,4 @@
-"""Position ids of a batch: from 0 in each room, or on from a sequence's earlier piece or from its prefix.
+"""Position ids of a batch: from 0 in each room; on from the prefix if it sees one, and from the piece before if asked.
 
 Leaves which rooms there are, and which sequence sees which prefix, to `layout`; position ids of images to `_images`.
 
