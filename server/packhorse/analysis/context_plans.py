@@ -163,8 +163,8 @@ def context_plan(
         accumulation=accumulation,
         shared=[shared[ranks] for ranks in sorted(shared)],
         waiting={
-            number: _waiting(times_of_bins[: num_sampled // num_bins * num_bins], number, accumulation)
-            for number, num_bins in step_bins.items()
+            number: _waiting(times_of_bins[: num_sampled // per_step * per_step], number, accumulation)
+            for number, per_step in step_bins.items()
         },
     )
 
@@ -203,7 +203,9 @@ def compare_context_plans(
         ValueError: a value makes no rule, or world_size is not a multiple of the ranks that share a bin under it.
     """
     room_rule, max_seq_len = options.rooms, options.max_seq_len
-    counts = source.counts if source.options is None else fit(source.counts, room_rule.longest, options.over_length)
+    counts = source.counts
+    if source.options is not None:  # a prepared folder's lengths before its over-length policy; a histogram is as given
+        counts = fit(counts, room_rule.longest, options.over_length)
     rooms: Counter[int] = Counter()
     for length, count in counts.items():
         rooms[room_rule.room(length)] += count
@@ -271,5 +273,6 @@ def _waiting(times_of_bins: NDArray[np.float64], context_groups: int, accumulati
     costs, means, slowest = (column.reshape(-1, accumulation * context_groups) for column in times_of_bins.T)
     keys = np.arange(len(costs), dtype=np.uint64)
     order = arrange(costs.astype(np.int64), Balance.MICRO_STEP, accumulation, context_groups, keys)
+    # `arrange` gives indices of bins [n, A, D, 1] for n optimizer steps of A micro-steps on D context-parallel groups.
     of_micro_steps = np.take_along_axis(slowest, order.reshape(costs.shape), axis=1).reshape(-1, context_groups)
     return float(of_micro_steps.max(axis=1).sum() * context_groups / means.sum() - 1)

@@ -91,12 +91,14 @@ def _store(context: Any, builder: Any, signature: Any, arguments: Any, added: li
     element = context.get_value_type(kind)
     lanes = ir.VectorType(element, LANES)
     value = context.cast(builder, arguments[2], signature.args[2], kind)
-    one = builder.insert_element(ir.Constant(lanes, ir.Undefined), value, ir.Constant(_INT32, 0))
-    every = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
+    # The value goes into lane 0 of a vector; a shuffle that takes lane 0 for every lane then copies it to all.
+    in_lane_0 = builder.insert_element(ir.Constant(lanes, ir.Undefined), value, ir.Constant(_INT32, 0))
+    all_from_0 = ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES)
+    in_all_lanes = builder.shuffle_vector(in_lane_0, in_lane_0, all_from_0)
     if any(added):
-        every = builder.add(every, ir.Constant(lanes, added))
+        in_all_lanes = builder.add(in_all_lanes, ir.Constant(lanes, added))
     pointer = builder.bitcast(_pointer(context, builder, signature, arguments), lanes.as_pointer())
-    builder.store(every, pointer, align=kind.bitwidth // 8)
+    builder.store(in_all_lanes, pointer, align=kind.bitwidth // 8)
 
 
 def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, first: int = 0) -> Any:

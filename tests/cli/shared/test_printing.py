@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from packhorse.cli.shared.printing import OutputConsole
+from packhorse.cli.shared.printing import OutputConsole, facts_table
 
 WORDS = st.text("abcdefgh0123456789-,.%()", min_size=1, max_size=40)
 
@@ -42,10 +42,9 @@ def test_a_table_that_fits_stays_a_table():
 
 @given(st.integers(20, 60), st.text("0123456789abcdef-", min_size=70, max_size=90))
 def test_a_long_fact_is_folded(width, digest):
-    facts = Table(show_header=False, box=None)
-    facts.add_row("digest", digest)
-    text = printed(facts, width)
+    text = printed(facts_table({"sequences": "12", "digest": digest}), width)
     assert "…" not in text
+    assert [line.split()[0] for line in text.splitlines()[:2]] == ["sequences", "digest"]
     assert digest in without_layout(text)
 
 

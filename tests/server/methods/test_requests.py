@@ -13,7 +13,7 @@ from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP
 from packhorse.server.methods import requests
 from packhorse.server.methods.asked_dataset import MAX_SKIPS
 from packhorse.server.methods.requests import MAX_SEQUENCES_PER_STEP
-from packhorse.topology import Skips, Topology
+from packhorse.topology import BatchPhase, BatchSchedule, Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import WIRE_VERSION
@@ -246,10 +246,16 @@ def most_in_step(embedded):
 
 def test_steps_that_are_too_large(either, most_in_step):
     a_seventh = most_in_step // 7
+    schedule = BatchSchedule((BatchPhase(0, in_tokens=False, size=BIG),))
     for field, limit, arguments in (
         ("topology.batch_size", most_in_step, {"batch_size": BIG}),
         ("topology.world_size", most_in_step, {"world_size": BIG}),
         ("topology.world_size", a_seventh, {"world_size": a_seventh + 1, "batch_size": 7}),
+        (
+            "topology.batch_schedule",
+            most_in_step,
+            {"batch_schedule": schedule},
+        ),
     ):
         with pytest.raises(RequestTooLargeError, match=f"more than {most_in_step} bins in one step") as caught:
             next(either.stream_bins("rows", topology=Topology(**arguments)))

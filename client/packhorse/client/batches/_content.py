@@ -42,7 +42,8 @@ class Content:
     gather_tokens: Gather
     """Function that writes the tokens of a range of sequences."""
     gather_mask: Gather | None
-    """Function that writes their loss mask; None if every token is predicted."""
+    """Function that writes their loss mask; None if every token is predicted: without `loss_mask`, or if its source is
+    the server, and these bins came without one."""
     num_before: int = 0
     """Number of sequences that come before these, among all that the two functions know: more than 0 for a `slice`."""
     first_tokens: NDArray[np.int64] | None = None
@@ -236,7 +237,7 @@ def predicted_tokens(content: Content, layout: PackLayout, *, scratch: NDArray[n
         scratch: memory for the loss mask, which is overwritten: int64 [T].
     """
     is_predicted = None
-    if content.loss_mask is not None and content.gather_mask is not None:
+    if content.loss_mask is not None and content.gather_mask is not None:  # the second implies the first
         for start, end in layout.padding_ranges:
             scratch[start:end] = 0
         content.write_mask(scratch, layout.starts)

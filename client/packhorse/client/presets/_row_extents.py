@@ -19,5 +19,5 @@ def row_extents(layout: PackLayout) -> list[NDArray[np.int64]]:
     Returns:
         B arrays int64 [sequences of the row + 1]: views of `layout.extent_lengths`.
     """
-    row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)  # a row has one extent more than sequences
-    return np.split(layout.extent_lengths, row_ends[:-1])[: layout.num_rows]
+    extent_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)  # a row has one extent more than sequences
+    return np.split(layout.extent_lengths, extent_ends[:-1])[: layout.num_rows]  # of 0 rows np.split makes one array

@@ -102,8 +102,9 @@ def compare(
         console = output_console()
         console.print(packers_table(compared))
         if source.budgets:
-            console.print(source.budgets)
-        console.print(unpacked_table(compared.without_packing, compared.packers[0].bins * options.max_seq_len))
+            console.print(source.budgets)  # a sentence about resources
+        best = compared.packers[0]  # they are sorted by bins
+        console.print(unpacked_table(compared.without_packing, best.bins * options.max_seq_len))
         if any(result.cut_off for result in compared.packers):
             console.print(
                 "* cut off by --time-limit-seconds: another run may give another plan, and a dataset with another "

@@ -21,7 +21,7 @@ class OutputConsole(Console):
     """A console that never cuts a number or a name.
 
     A table that is wider than the terminal loses its frame, and its cells wrap between words. If that is not enough,
-    each row is shown by itself, a line for each column.
+    each row is shown by itself, a line for each column. A table of facts folds its values instead.
 
     Example:
         >>> import io
@@ -48,17 +48,20 @@ class OutputConsole(Console):
         raise BrokenPipeError
 
     def _fitting(self, table: Table) -> Table:
-        """Returns a table that is no wider than the console: as it is, without its frame, or as records."""
+        """Returns a table that is no wider than the console: as it is, changed to have no frame, or as records."""
         if self.measure(table, options=self.options.update(max_width=_WIDTH_IN_FILES)).maximum <= self.width:
             return table
         cells = [[column.header, *column.cells] for column in table.columns]
         measured = [[Measurement.get(self, self.options, cell) for cell in column] for column in cells]
         least_widths = [max(each.minimum for each in column) for column in measured]  # of the longest word
         widths = [max(each.maximum for each in column) for column in measured]  # of the longest cell
+        if not table.show_header:
+            least_widths[-1] = 1  # a fact that is longer than the terminal is folded, also within a word
         num_gaps = max(1, len(widths) - 1)
         gap = min(2, (self.width - sum(least_widths)) // num_gaps)
         if gap < 1 and table.show_header:
             return _records(table, cells)
+        gap = max(1, gap)
         width_of_cells = self.width - gap * num_gaps
         # Takes single characters from the widest column that can still wrap, until the columns fit.
         while sum(widths) > width_of_cells and widths != least_widths:
@@ -67,7 +70,7 @@ class OutputConsole(Console):
         table.box, table.pad_edge, table.padding = None, False, (0, gap, 0, 0)
         for column, width in zip(table.columns, widths, strict=True):
             column.width, column.overflow = width, "fold"
-        table.columns[-1].width = None  # a fact that is longer than the terminal is folded
+        table.columns[-1].width = None  # takes what is left
         return table
 
 

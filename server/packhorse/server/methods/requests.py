@@ -110,7 +110,8 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
         field = f"topology.{str(error).partition(' ')[0].rstrip(':')}"
         raise invalid_field(field, f"topology.{error}") from None
     _check_cost(shape, max_seq_len)
-    factors = {"batch_size": largest_batch, "world_size": message.world_size}
+    batch = "batch_schedule" if message.batch_schedule else "batch_size"
+    factors = {batch: largest_batch, "world_size": message.world_size}
     sequences_per_bin = num_sequences / max(num_bins, 1)
     most_bins = max(1, min(MAX_BINS_PER_OPTIMIZER_STEP, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
     _check_product(factors, most_bins, "step")
