@@ -60,8 +60,8 @@ Weight = int | float | str | Decimal
 """A component's weight, taken as it is written in decimals: 0.7 is 7/10."""
 
 _IDS_AT_ONCE = 1000
-"""Ids that `Client.keys` asks for in one request. The more distinct lengths a dataset has, the fewer a server answers,
-but it answers this many of every dataset."""
+"""Ids that `Client.keys` asks for in one request. The more distinct rooms a dataset has, the fewer a server answers; it
+answers this many for up to 134,217 rooms."""
 
 DEFAULT_TOPOLOGY = Topology()
 """One rank, one worker, one bin a step."""
@@ -175,7 +175,7 @@ class Client:
             AccessDeniedError: the token does not allow it.
             NotImplementedByServerError: the server has no tokens, or cannot write its data root.
             InvalidRequestError: the dataset is no mixture, or the stage cannot follow the others.
-            ValueError: weights are empty, and with `replace`: to only remove stages, leave weights out.
+            ValueError: `replace` comes with empty weights; to only remove stages, leave weights out.
         """
         if replace and weights is not None and not weights:
             raise ValueError("weights must name a component; leave them out to remove stages")
@@ -629,8 +629,8 @@ class Client:
     def _bind_to_answer(self, dataset: str, digest: str, expected_digest: str) -> None:
         """Binds this client to the digest in an answer, unless the caller gave an `expected_digest`.
 
-        Such an answer does not say whether the dataset is a mixture, whose digest changes with its stages. So only the
-        server, which gets the digest with each request, compares it.
+        Such an answer does not say whether the dataset is a mixture, whose digest changes with its stages. So another
+        digest is no error here: the server compares the one that each request names.
         """
         if not expected_digest:
             self._one_dataset.bind(dataset, digest, may_change=True)

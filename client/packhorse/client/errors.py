@@ -182,4 +182,4 @@ EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {  # by the number of an 
     pb.ERROR_REASON_TOKENS_NOT_SERVED: TokensNotServedError,
     pb.ERROR_REASON_INTERNAL: ServerFaultError,
 }
-"""A service's reason → the client's exception. Every reason is here, except that there is none (UNSPECIFIED)."""
+"""A service's reason → the client's exception. Every reason but UNSPECIFIED is here."""

@@ -105,9 +105,9 @@ def _bar(bar: Bar, scale: float, hatch: str) -> list[str]:
     """
     x, width = _LABEL_WIDTH + bar.start * scale, (bar.end - bar.start) * scale
     gap = min(1.5, width / 4)  # between bars, and never so wide that a narrow bar vanishes
-    fill, ink = _colours(bar)
     if not bar.sequences:
         return [_rect(x, width - gap, hatch, f"padding: {bar.end - bar.start:,} tokens", is_padding=True)]
+    fill, ink = _colours(bar)
     if len(bar.sequences) > 1:
         return [_rect(x, width - gap, fill, _about_several(bar)), *_caption(x, width, ink, (f"×{len(bar.sequences)}",))]
     (sequence,) = bar.sequences
@@ -221,7 +221,7 @@ def _legend(y: int, hatch: str, *, has_targets: bool) -> list[str]:
 
 
 def _colours(bar: Bar) -> _Colours:
-    """Returns a bar's colours, which are not those of its neighbours; without a meaning for padding."""
+    """Returns a bar's colours, which are not those of its neighbours."""
     return _SEVERAL if len(bar.sequences) > 1 else _FILLS[bar.first % len(_FILLS)]
 
 

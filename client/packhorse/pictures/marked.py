@@ -89,7 +89,7 @@ class MarkedSequence:
         return f"{self.title}: {num_tokens:,} tokens, {num_trained:,} trained"
 
     def runs(self) -> list[tuple[str, bool]]:
-        """Returns (text, whether it is trained on), with neighbours joined that are all trained on, or all not."""
+        """Returns (text, whether it is trained on) for each run of ranges that are all trained on, or all not."""
         runs = groupby(self.ranges, key=lambda marked: marked.is_trained)
         return [("".join(marked.text for marked in ranges), is_trained) for is_trained, ranges in runs]
 

@@ -209,6 +209,21 @@ def test_a_cursor_of_something_else_is_refused(make_bins):
         make_bins().load_state_dict(cursor | {"steps_into_optimizer_step": 1, "topology": balanced})
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stateful_loader_within_a_balanced_optimizer_step_is_refused(make_bins, stream_of, num_workers):
+    dataset = stream_of(batch_size=2, accumulation=4, balance="micro-step")
+    loader = StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    with pytest.raises(ValueError, match="within an optimizer step"):
+        make_bins().load_state_dict(loader.state_dict())
+    next(batches)
+    bins = make_bins()
+    bins.load_state_dict(loader.state_dict())
+    assert int(bins[0]["position"]) == 8
+
+
 def test_a_stateful_loader_goes_on_where_it_stood(make_bins):
     bins = make_bins()
     loader = StatefulDataLoader(bins, batch_size=8, num_workers=1, multiprocessing_context="fork")

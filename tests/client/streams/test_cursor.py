@@ -71,7 +71,7 @@ def test_the_loader_s_furthest_worker_counts():
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_a_cursor_with_more_steps_than_an_optimizer_step_is_refused(accumulation):
+def test_a_cursor_with_a_whole_optimizer_step_done_is_refused(accumulation):
     """Without a balance every step is an optimizer step: a cursor that counts some would silently leave them out."""
     topology = Topology(world_size=4, accumulation=accumulation, balance="none" if accumulation == 1 else "micro-step")
     cursor = {"digest": "d", "seed": SEED, "epoch": 0, "position": 48, "steps_into_optimizer_step": accumulation}

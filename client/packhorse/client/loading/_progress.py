@@ -199,7 +199,7 @@ class Progress:
         if info is None:
             self.finish(choice, digest)
         elif is_speaker and num_batches:  # an iteration without a batch, as after a cursor at the end, does not count
-            self._shared.end(iteration)  # which the main process sees: it chooses the next epoch (`epochs`)
+            self._shared.end(iteration)  # the main process sees it, and `epochs` then chooses the next epoch
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields the remaining epochs, and chooses each before it yields it; see `PackedDataset.epochs`."""

@@ -33,7 +33,7 @@ from packhorse.client.options import Run, as_run, with_arguments
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.presets.batch_format import preset_of
 from packhorse.client.streams.blocks import BinBlock, joined
-from packhorse.client.streams.cursor import Cursor
+from packhorse.client.streams.cursor import Cursor, without_loader
 from packhorse.topology import Topology, checked_integer
 
 _ONE_BIN = Topology()
@@ -204,12 +204,13 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             ValueError: it is not a cursor, was saved with another seed, or is within an optimizer step.
         """
-        if isinstance(state, Mapping) and state.get("steps_into_optimizer_step"):
+        cursor = without_loader(state)
+        if cursor.get("steps_into_optimizer_step") and not cursor.get("finished"):
             raise ValueError(
                 "the cursor is within an optimizer step of a balanced run, whose bins were not trained on in their "
                 "order; resume with PackedDataset, or from a cursor at an optimizer step's end"
             )
-        resume = self._progress.read(state)
+        resume = self._progress.read(cursor)
         self._headers.forget()
         self._progress.choose(resume)
 

@@ -80,8 +80,9 @@ class Preset:
 
     def warn_of_cost(self, batch_size: int) -> None:
         """Warns, once in a process, if attention over one long row will be slow because FlashAttention is missing."""
-        has_flash_attention = any(find_spec(package) is not None for package in _FLASH_ATTENTION)
-        if not self.is_quadratic or batch_size == 1 or has_flash_attention:
+        if not self.is_quadratic or batch_size == 1:
+            return
+        if any(find_spec(package) is not None for package in _FLASH_ATTENTION):
             return
         warnings.warn(
             f"preset {self.name!r} lays all {batch_size} bins of a batch into one row, and FlashAttention is not "

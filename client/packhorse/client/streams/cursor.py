@@ -108,12 +108,10 @@ class Resume:
         topology that it was saved under.
 
         Raises:
-            ValueError: fields are missing, the seed differs, or a worker's state was saved under another topology.
+            ValueError: fields are missing or out of range, the seed differs, a worker's state was saved under another
+                topology, or the cursor is of several workers of mode `independent`.
         """
-        if not isinstance(state, Mapping):
-            raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
-        if _is_of_loader(state):
-            state = _cursor_of_loader(state)
+        state = without_loader(state)
         _check_cursor(state, seed)
         epoch, position = _number(state, "epoch"), _number(state, "position", least=NO_POSITION)
         if state.get("finished"):
@@ -161,6 +159,17 @@ def as_worker_state(cursor: State, steps_ahead: int, num_workers: int, facts: Fa
 def is_of_worker(state: Mapping[str, Any]) -> bool:
     """Whether a state is a worker's state, not a cursor."""
     return "steps_ahead" in state
+
+
+def without_loader(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a whole StatefulDataLoader's state as a cursor, and any other state as it is.
+
+    Raises:
+        ValueError: it is no state, or the loader's is of another dataset.
+    """
+    if not isinstance(state, Mapping):
+        raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
+    return _cursor_of_loader(state) if _is_of_loader(state) else state
 
 
 def _is_of_loader(state: Mapping[str, Any]) -> bool:
@@ -236,7 +245,7 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
     """Returns how many steps of a cursor's optimizer step are done; 0, to begin it again, under another topology.
 
     Raises:
-        ValueError: an optimizer step has no more steps than those that are done.
+        ValueError: as many steps are done as an optimizer step has, or more.
     """
     done = _number(state, "steps_into_optimizer_step")
     if done == 0:

@@ -213,7 +213,7 @@ class BinStream:
                 f"{self._transport.target} sent {len(block)} bins for {len(steps)} steps from {steps.start}; step "
                 f"{self._next_step()} of {num_steps} comes next"
             )
-        # If too few sequences are left for the epoch's last step, the remainder policy adds empty bins to it, and this
+        # If too little is left to fill the epoch's last step, the remainder policy may add empty bins to it, and this
         # rank may get nothing else. A balance deals them out over the whole last optimizer step, which has at most
         # steps_per_optimizer_step steps. Every bin before it holds a sequence.
         first_that_may_be_empty = num_steps - self.topology.steps_per_optimizer_step
