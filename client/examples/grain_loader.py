@@ -89,7 +89,7 @@ class ElasticLoader:
         self._begin()
 
     def _begin(self) -> None:
-        """Lets the next batch be the one at index 0, which a cursor moves; Grain's own count begins again with it."""
+        """Begins Grain's count at 0 again; the cursor in the bins says which batch that is."""
         self._batches = iter(ElasticIterator(grain.MapDataset.source(self._bins), self._bins_per_step, self._shard))
 
 

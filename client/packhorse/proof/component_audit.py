@@ -128,9 +128,10 @@ class MixtureTally:
             is_counted: whether each sequence counts, or is repeated to fill the last step: bool [S], of which n True.
             is_left_out: whether no trainer got the block.
         """
-        component_of_sequences = block.component_of_sequences()
-        if block.component_ids is None or component_of_sequences is None:  # no bin of the block holds a sequence
+        if block.component_ids is None:  # no bin of the block holds a sequence
             return
+        component_of_sequences = block.component_of_sequences()
+        assert component_of_sequences is not None  # as `block.component_ids`
         component_ids = component_of_sequences[is_counted]  # [n], as the arrays below
         lengths = block.lengths[is_counted]
         redactions = None if block.redactions is None else block.redactions[is_counted]

@@ -3,8 +3,8 @@
 Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, sorting sequences by
 their prefixes to `packhorse.wire.prefixes`, and a trainer's keys to `tree_batch` and `trl_async`.
 
-Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys. A position is an index in the
-row; a path is the chain of segments from a root to a segment.
+Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys. Positions are here
+indices in the row; a path is the chain of segments from a root to a segment.
 """
 
 from collections.abc import Callable, Sequence

@@ -118,7 +118,7 @@ class ChatEncoder:
                 f"the tokenizer does not know {shown} and leaves them out, so that nothing says where the "
                 "tokens of an answer are; take them out, or use a tokenizer that has a token for what it does not know"
             )
-        # A row has the options of its conversation in the field `chat_template_kwargs`; of each, one value is missing.
+        # An option of the conversation is a field of the row's `chat_template_kwargs`; each counts as one value lost.
         unread = {f"chat_template_kwargs.{name}": 1 for name in options or () if name not in template.words}
         unread |= {f"template option {name}": 1 for name in self._options if name not in template.words}
         return replace(rendered, unused={**rendered.unused, **unread}) if unread else rendered

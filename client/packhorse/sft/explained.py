@@ -117,7 +117,7 @@ def stretches_of(
                 has_characters=has_characters,
             )
         )
-    # Where each token's text begins, and where the last one's ends: the first character of the token after it.
+    # Where each token's text begins, and then where the last one's ends. A stretch's text reaches to the next's begin.
     begins = [begin for begin, _ in offsets[: len(keys)]]
     begins += [len(text)] * (len(keys) + 1 - len(begins))
     found: list[Stretch] = []

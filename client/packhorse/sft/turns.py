@@ -213,7 +213,8 @@ class _Search:
     def _with_closing(self, turn: Turn, end: int) -> Turn:
         """Returns the last turn with what the template writes after its loop, to the end of the first special token.
 
-        Without a special token there, that is all of the rest; nothing, if the rest begins with text of the row.
+        Without a special token there, the turn gets all of the rest. If the rest begins with text of the row, it gets
+        nothing.
         """
         rest = self._text[end:]
         if not rest.strip() or not self._is_template(end):

@@ -173,7 +173,7 @@ def _of_folder(folder: Path, options: _TableOptions) -> TokenSource:
 
 
 def _of_files(paths: Sequence[Path], data: Any, options: _TableOptions) -> TokenSource:
-    """Chooses the source for paths of files, or a pattern, by how they end; `data` is the user's argument."""
+    """Chooses the source for paths of files, or a pattern, by how they end; `data` is what the source opens."""
     suffixes = {path.suffix for path in paths}
     if suffixes == {".parquet"}:
         return ParquetSource(data, **options)

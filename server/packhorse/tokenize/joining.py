@@ -256,7 +256,8 @@ def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
     paths = [saved_tokenizer_path(tokens.path) for tokens in opened]
     found = [path for path in paths if path.is_file()]
     for path in found[1:]:
-        if checksum_of([path]) != checksum_of([found[0]]):  # a saved tokenizer needs no settings
+        # Without its settings, which only name the end-of-sequence token and say how special tokens are split.
+        if checksum_of([path]) != checksum_of([found[0]]):
             raise ValueError(
                 f"{found[0]} and {path} are two tokenizers, so their token files do not belong together; tokenize both "
                 "with the same one"
@@ -265,7 +266,7 @@ def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
 
 
 def _copy_tokenizer(source: Path, copy: Path) -> None:
-    """Copies a tokenizer's settings, and then the tokenizer, which is never there without them."""
+    """Copies a tokenizer's settings, if it has any, and only then the tokenizer."""
     if settings_path(source).is_file():
         shutil.copyfile(settings_path(source), settings_path(copy))
     shutil.copyfile(source, copy)

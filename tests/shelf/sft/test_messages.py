@@ -30,8 +30,13 @@ def test_a_conversation_becomes_messages() -> None:
     assert as_messages(MESSAGES) is MESSAGES
     of_a_table = [{"weight": None, **message} for message in SHAREGPT]  # a column has every key of every row
     assert as_messages(of_a_table) == [{**message, "weight": None} for message in MESSAGES]
-    of_both_forms = [{**message, "role": None, "content": None} for message in SHAREGPT]
-    assert as_messages(of_both_forms) == MESSAGES
+    for missing in (None, ""):
+        of_both_forms = [{**message, "role": missing, "content": missing} for message in SHAREGPT]
+        assert as_messages(of_both_forms) == MESSAGES
+    twice = [{**message, "content": message["value"]} for message in SHAREGPT]
+    assert as_messages(twice) == MESSAGES
+    with pytest.raises(ValueError, match="message 0 has words in 'value' and others in 'content'"):
+        as_messages([{"from": "human", "value": "hi", "content": "other"}])
 
 
 def test_it_is_encoded_as_its_messages_are() -> None:
@@ -170,7 +175,7 @@ def test_a_call_that_becomes_a_function_takes_only_its_name_and_arguments_along(
     assert rendered.text == '{"name": "add", "arguments": {"a": 1}} end '
 
 
-@pytest.mark.parametrize("beside", ["", "hm"])
+@pytest.mark.parametrize("beside", ["", " ", "hm"])
 def test_reasoning_in_a_part_is_not_lost_to_that_beside_it(beside: str) -> None:
     tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     template = "{% for m in messages %}{{ m.role + ' ' + m.thinking + ' ' + m.content }} end {% endfor %}"

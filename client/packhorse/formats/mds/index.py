@@ -142,13 +142,17 @@ class _Entry(NamedTuple):
 def _entries(path: Path | str) -> list[_Entry]:
     """Returns the entries of an index, one for each shard; a ValueError if it is not an index of MDS, version 2."""
     where = without_secrets(str(path))
+
+    def not_an_index(error: Exception) -> ValueError:
+        return ValueError(f"{where} is not an index of MDS shards: {error!r}")
+
     try:
         with open_binary(str(path)) as file:
             index = json.loads(file.read().decode())
         version, shards = index["version"], list(index["shards"])
         formats = {shard["format"] for shard in shards}
     except _NOT_AN_INDEX as error:
-        raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
+        raise not_an_index(error) from None
     if version != 2:
         raise ValueError(f"{where} has version {version}; only version 2 of MDS can be read")
     if formats != {"mds"}:
@@ -157,7 +161,7 @@ def _entries(path: Path | str) -> list[_Entry]:
     try:
         return [_entry(shard) for shard in shards]
     except _NOT_AN_INDEX as error:
-        raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
+        raise not_an_index(error) from None
 
 
 def _entry(shard: dict[str, Any]) -> _Entry:
@@ -193,7 +197,7 @@ def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, ColumnLayou
 def _shard(folder: Path | str, entry: _Entry) -> Shard:
     """Returns the shard of an index's entry; raises if it is missing from the disk, or there only compressed.
 
-    A store is not asked before a shard is read.
+    In a store it is not looked for here; reading it finds out.
     """
     path = below(folder, entry.name)
     if isinstance(folder, Path) and isinstance(path, Path) and not path.exists():

@@ -120,7 +120,7 @@ class SequenceWriter(ABC):
             raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
         with tokens.path.open("rb") as file:
             shutil.copyfileobj(file, out, COPIED_BYTES)
-        self._count(np.array(tokens.lengths))  # a copy, because the index's view is not aligned in memory
+        self._count(tokens.lengths)
 
     def _count(self, lengths: NDArray[np.integer]) -> None:
         """Counts sequences of these lengths as written."""

@@ -86,7 +86,7 @@ class StoreAttempts:
         if seconds > _QUIET_SECONDS and not answer.done():
             if self._logged_at is None:
                 self._logged_at = time.monotonic()
-                _LOG.warning("%s: no answer for %g s; waiting for up to %g s", self.shown, _QUIET_SECONDS, seconds)
+                _LOG.warning("%s: no answer for %g s; waiting for up to %.3g s", self.shown, _QUIET_SECONDS, seconds)
             wait([answer], seconds - _QUIET_SECONDS)
         if answer.done():
             return answer.result()

@@ -46,7 +46,7 @@ def as_messages(conversation: Any) -> Any:
         [{'role': 'user', 'content': 'hi'}, {'role': 'assistant', 'content': 'hello', 'weight': 1}]
 
     Raises:
-        ValueError: a speaker's name is not known, or a call is not JSON.
+        ValueError: a speaker's name is not known, a call is not JSON, or a message has two different words.
     """
     if not isinstance(conversation, Sequence) or isinstance(conversation, str) or not conversation:
         return conversation
@@ -64,13 +64,17 @@ def as_messages(conversation: Any) -> Any:
             found.append(message)  # it has role and content already
             continue
         role = _role_of(number, speaker)
-        # Tables have null for a key that a message lacks, also for the two that it gets here.
+        # Tables have null or an empty text for a key that a message lacks, also for the two that it gets here.
         rest = {
             key: value
             for key, value in message.items()
-            if key not in (speaker_key, words_key) and not (key in ("role", "content") and value is None)
+            if key not in (speaker_key, words_key) and (value or key not in ("role", "content"))
         }
         if speaker not in CALL_NAMES:
+            if rest.get("content", message[words_key]) != message[words_key]:
+                raise ValueError(
+                    f"message {number} has words in {words_key!r} and others in 'content'; keep one of them"
+                )
             found.append({"role": role, "content": message[words_key], **rest})
             continue
         calls = calls_of(number, speaker, message.get(words_key))
@@ -101,7 +105,7 @@ def _parsed_message(number: int, text: str) -> Any:
 
 def _is_sharegpt(message: Mapping[str, Any]) -> bool:
     """Returns whether a message has ShareGPT's keys instead of a role."""
-    return message.get("role") is None and isinstance(message.get(_SPEAKER), str) and _WORDS in message
+    return not message.get("role") and isinstance(message.get(_SPEAKER), str) and _WORDS in message
 
 
 def calls_of(number: int, name: str, words: Any) -> list[dict[str, Any]]:

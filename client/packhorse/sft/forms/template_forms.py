@@ -131,7 +131,11 @@ def _other_arguments(number: int, call: dict[str, Any], convert: Callable[[int, 
 
 
 def _joined(number: int, message: dict[str, Any]) -> dict[str, Any]:
-    """Returns a message whose content is text; a ValueError for parts that are neither text nor the only reasoning."""
+    """Returns a message whose content is text.
+
+    Raises:
+        ValueError: a part is neither text nor reasoning, or its reasoning differs from that beside the content.
+    """
     content = message.get("content")
     if isinstance(content, Mapping):
         raise ValueError(
@@ -155,8 +159,9 @@ def _joined(number: int, message: dict[str, Any]) -> dict[str, Any]:
     if not thoughts:
         return {**message, "content": "".join(texts)}
     reasoning = "".join(thoughts)
-    beside = next((message[key] for key in ("thinking", "reasoning_content") if message.get(key)), "")
-    if beside and reasoning and beside != reasoning:
+    given = (message.get(key) for key in ("thinking", "reasoning_content"))
+    beside = next((each for each in given if (each.strip() if isinstance(each, str) else each)), "")
+    if beside and reasoning.strip() and beside != reasoning:
         raise ValueError(f"message {number} has another reasoning in its content than beside it; keep one of them")
     named = dict.fromkeys(("thinking", "reasoning_content"), beside or reasoning)
     # Before the other keys, because a report of what is lost uses the first name; and after them, in case one is empty.

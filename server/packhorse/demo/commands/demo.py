@@ -268,7 +268,7 @@ def _audit(
     console.rule("audit")
     problems = [*_problems_of_counts(console, dataset, summary, training.counts), *_problems_of_streams(server)]
     verdict = "[red]no" if problems else "[green]yes"
-    killed = "a killed server" if training.was_killed else "a server that was not killed: there were too few steps"
+    killed = "a killed server" if training.was_killed else "a server that was never killed (too few steps)"
     console.print(
         f"every token of every sequence exactly once in each epoch, over {_WORLD_SIZE} ranks × {_WORKERS} workers "
         f"and {killed}: {verdict}"
