@@ -313,6 +313,8 @@ def test_an_index_that_grew_is_given_whole(tmp_path: Path, over_length: str) -> 
         ([24, 8], [8, 24, 4]),
         ([24, 24, 4], [8, 8, 4, 8, 8]),
         ([20], [12, 8]),
+        ([3, 8], [3, 24, 4]),  # the sequence has more tokens now, and so more pieces
+        ([3, 8], [3, 16, 4]),
     ],
 )
 def test_a_sequence_in_other_pieces_is_told_from_the_one_before(tmp_path: Path, old: list[int], new: list[int]) -> None:
@@ -326,6 +328,15 @@ def test_a_sequence_in_other_pieces_is_told_from_the_one_before(tmp_path: Path, 
     assert arrays(tmp_path / "set") == before
     write_index(tmp_path / "x", [*old, *new])
     assert prepare(tmp_path / "x.idx", append=True, **options).version == 2
+
+
+def test_a_dropped_sequence_that_comes_back_is_told_from_a_new_one(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"max_seq_len": 8, "over_length": "drop", "output": tmp_path / "set"}
+    write_index(tmp_path / "x", [3, 20])
+    prepare(tmp_path / "x.idx", **options)
+    write_index(tmp_path / "x", [3, 5, 4])
+    with pytest.raises(ValueError, match=r"x\.idx does not hold what set was prepared from"):
+        prepare(tmp_path / "x.idx", append=True, **options)
 
 
 def test_an_id_that_is_there_already_is_named(tmp_path: Path) -> None:

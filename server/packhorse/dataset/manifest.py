@@ -96,9 +96,9 @@ class Manifest(Facts):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the user asked for groups: with resources there are always groups, and without of one sequence each.
+        """Whether the user asked for groups.
 
-        Asking for groups that turn out to have one sequence each, with resources, gives the same files.
+        With resources there are always groups; if each has one sequence, nobody asked, or the files would be the same.
         """
         return self.groups is not None and not (self.resources and self.groups.most_sequences == 1)
 

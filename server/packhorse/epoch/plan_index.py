@@ -306,8 +306,8 @@ class PlanIndex:
 def _lookup_of(first_bin: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
     """Returns `PlanIndex.lookup` and `lookup_shift`, given the first bin of each template, and the number of bins.
 
-    The lookup has the template of every bin e << lookup_shift, up to the first of these that is beyond all bins, which
-    gets the last template: so each bin has an entry, and one after it.
+    The lookup has the template of every bin e << lookup_shift, up to the first number above num_bins; numbers beyond
+    all bins get the last template. So each bin has an entry, and one after it.
     """
     num_templates, num_bins = len(first_bin) - 1, int(first_bin[-1])
     shift = max(0, num_bins.bit_length() - num_templates.bit_length() - _LOOKUP_BITS)

@@ -6,7 +6,7 @@ Owns checking their arguments, a seed made of several numbers, and shuffling bin
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -191,7 +191,7 @@ def shuffle_bins(bin_indices: _Bins, seed: int | None = None) -> _Bins:
     Raises:
         ValueError: neither a list nor an array, or the seed is not an integer of at least 0.
     """
-    if not isinstance(bin_indices, (list, np.ndarray)):
+    if not isinstance(bin_indices, (MutableSequence, np.ndarray)):
         raise ValueError(f"bin_indices must be a list or an array, got {type(bin_indices).__name__}")
     shuffled = bin_indices.copy()
     rng = np.random.default_rng(None if seed is None else checked_integer("seed", seed, 0))

@@ -246,21 +246,35 @@ def most_in_step(embedded):
 
 def test_steps_that_are_too_large(either, most_in_step):
     a_seventh = most_in_step // 7
-    schedule = BatchSchedule((BatchPhase(0, in_tokens=False, size=BIG),))
     for field, limit, arguments in (
         ("topology.batch_size", most_in_step, {"batch_size": BIG}),
         ("topology.world_size", most_in_step, {"world_size": BIG}),
         ("topology.world_size", a_seventh, {"world_size": a_seventh + 1, "batch_size": 7}),
-        (
-            "topology.batch_schedule",
-            most_in_step,
-            {"batch_schedule": schedule},
-        ),
     ):
         with pytest.raises(RequestTooLargeError, match=f"more than {most_in_step} bins in one step") as caught:
             next(either.stream_bins("rows", topology=Topology(**arguments)))
         assert caught.value.metadata == {"field": field, "limit": str(limit)}
     assert either.stream_bins("rows", topology=Topology(world_size=a_seventh, batch_size=7)).header.num_steps == 1
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_batch_of_a_schedule_that_is_too_large_is_refused_in_its_unit(either, most_in_step, accumulation):
+    limit = most_in_step if accumulation == 1 else MAX_BINS_PER_OPTIMIZER_STEP
+
+    def topology(size):
+        schedule = BatchSchedule((BatchPhase(0, in_tokens=False, size=size),))
+        return Topology(world_size=2, accumulation=accumulation, batch_schedule=schedule)
+
+    unit = 2 * accumulation  # a global batch is a multiple of this
+    most = limit // unit * unit
+    with pytest.raises(
+        RequestTooLargeError, match=f"a global batch of {most + unit} bins; it can have {limit}"
+    ) as caught:
+        next(either.stream_bins("rows", topology=topology(most + unit)))
+    assert caught.value.metadata == {"field": "topology.batch_schedule", "limit": str(limit)}
+    with pytest.raises(RequestTooLargeError, match=r"asks for \d+ bins in one message") as caught:
+        next(either.stream_bins("rows", topology=topology(most)))  # the batch of one rank, without accumulation
+    assert caught.value.metadata["field"] == "topology.batch_schedule"
 
 
 @pytest.mark.parametrize("balance", ["micro-step", "optimizer-step"])

@@ -160,7 +160,10 @@ def test_threads_are_nice(make_lane):
         def niceness():
             return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-        assert await make_lane(niceness=7).submit(niceness) == min(niceness() + 7, 19)  # the highest there is
+        own = niceness()
+        if own > 9:
+            pytest.skip(f"the tests run with niceness {own}, so lanes cannot be told apart below 20")
+        assert await make_lane(niceness=7).submit(niceness) == own + 7
         lanes = Lanes.for_this_machine()
         assert await lanes.streams.submit(niceness) < await lanes.answers.submit(niceness)
         assert await lanes.answers.submit(niceness) < await lanes.packing.submit(niceness)

@@ -254,7 +254,7 @@ class _Comparison:
             rest -= first_tokens[entries]
         own = np.where(is_over, np.minimum(rest, rule.longest), rest)  # its tokens in its bin; an over-long one was cut
         self._report.tokens += int(own.sum())
-        # Different lengths may have one room, so a length that no bin can hold is also wrong if the room is right.
+        # Different lengths may have one room, so a length that no bin can hold is wrong even in the planned room.
         is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)
         for i in np.flatnonzero(is_wrong & ~has_changed).tolist():  # the changed ones were reported above
             planned = f"{rooms[i]} tokens" if rule.is_plain else f"a room of {rooms[i]} tokens"

@@ -99,7 +99,7 @@ class ComponentOrder:
             numbers: for each position, the number of the component's positions from `first` to there: int64 [N].
         """
         positions = np.empty(len(numbers), dtype=np.int64)
-        chunks = range(first // _CHUNK, -(-end // _CHUNK))  # numbers of chunks, up to the one in which `end` lies
+        chunks = range(first // _CHUNK, -(-end // _CHUNK))  # numbers of chunks, up to that of `end` - 1
         for i, number in enumerate(numbers.tolist()):
             number_from_0 = number + before[component]
             # The last chunk before which the component has no more positions than this number.

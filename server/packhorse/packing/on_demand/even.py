@@ -62,8 +62,8 @@ def even_bins(
     else:
         for kind in np.unique(kinds):
             members = np.flatnonzero(kinds == kind)
-            bins, numbered = np.unique(packs[members], return_inverse=True)  # bins 3, 7, 3 -> [3, 7] and [0, 1, 0]
-            packs[members] = bins[even_packs(sizes[members], costs[members], capacities, numbered, len(bins))]
+            bins, index_of_bin = np.unique(packs[members], return_inverse=True)  # bins 3, 7, 3 -> [3, 7] and [0, 1, 0]
+            packs[members] = bins[even_packs(sizes[members], costs[members], capacities, index_of_bin, len(bins))]
     order = np.lexsort((-sizes[:, 0], packs))  # by pack, then by descending tokens
     return order, np.cumsum(np.bincount(packs, minlength=num_bins))
 

@@ -35,7 +35,6 @@ PATIENCE_LOOKAHEADS = 2
 """Number of bins, in look-aheads, that may leave before a sequence has to. Measured: with less, short sequences are
 forced out before the long ones that need them arrive; with more, long ones that nothing fits fill the look-ahead."""
 
-
 DEFAULT_LOOKAHEAD_SEQUENCES = 1000
 """Most sequences held back by default. `Client.pack_stream` has the same default, but can import nothing from here."""
 

@@ -5,9 +5,9 @@ worth more than they cost, and these become known too. When there are none, the 
 is rounded to whole bins.
 
 Owns this loop, when it stops, and the order of all searches (`improve`). Leaves the best plan and bound so far, and
-repacking them, to `_search`, the steps to `_master`, `_pricing`, `_rounding` and `_branching`, the coarse problems that
-come first to `_coarse`, and checking proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it
-runs it.
+when a plan is repacked, to `_search`, the steps to `_master`, `_pricing`, `_rounding` and `_branching`, the coarse
+problems that come first to `_coarse`, and checking proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it
+only when it runs it.
 
 Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutting-stock problem", Operations Research
 9 (1961) and 11 (1963).
@@ -166,8 +166,8 @@ def _coarse_search(search: Search, classes: list[LengthClass], direction: Litera
 def _solve_and_round(search: Search, budget: Budget) -> None:
     """Solves the master problem, and rounds its solution in each way until the plan is proven optimal.
 
-    The solution is rounded also if it is not the best, because the budget ended: with the work that was reserved for
-    it, or, after the deadline, only down, which takes no time.
+    If the budget ends first, the solution so far is rounded all the same: out of work, with the steps that were
+    reserved for it; out of time, only down, which takes no time.
 
     Raises:
         OutOfWorkError: the budget was spent before the master problem or the rounding was done.

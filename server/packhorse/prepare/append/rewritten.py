@@ -24,6 +24,7 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
     if before.groups is not None and grown.groups is not None:
         _refuse_other_groups(before, before.groups, grown, grown.groups)
         return  # the pool holds numbers of groups, whose members were compared
+    _refuse_added_pieces(before, grown)
     new_ranges = _pool_ranges(grown)
     for room, (begin, end) in _pool_ranges(before).items():
         new_begin, new_end = new_ranges.get(room, (0, 0))  # of a room that the new version lacks: no ids
@@ -38,6 +39,18 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
             grown.first_tokens is not None and np.array_equal(grown.first_tokens[new][at], before.first_tokens[old])
         ):
             raise _rewritten(before, grown)
+
+
+def _refuse_added_pieces(before: PreparedDataset, grown: PreparedDataset) -> None:
+    """Refuses a version that has more entries of the old rows: one grew into pieces, or came back after it was dropped.
+
+    Only ids that are row numbers tell which rows are old; rows with ids of their own are appended without the old ones.
+    """
+    inputs = before.manifest.inputs
+    if before.manifest.id_column is not None or inputs is None:
+        return
+    if np.count_nonzero(grown.pool < inputs.rows) != len(before.pool):
+        raise _rewritten(before, grown)
 
 
 def _pool_ranges(dataset: PreparedDataset) -> dict[int, tuple[int, int]]:

@@ -62,8 +62,8 @@ class FlatRows(RowRange):
 
     def _read(self) -> Iterator[RawRows]:
         first = max(0, self.first_row - 1)  # a length needs the end of the sequence before too
-        # The end before those that are read next, as an array: [0] before sequence 0; in the middle of a file empty, so
-        # that the first end that is read only begins the next sequence.
+        # The end before the next length: [0] before sequence 0. In the middle of a file it is read first, so there is
+        # none yet.
         end_before = np.zeros(1 if self.first_row == 0 else 0, _END)
         for ends in _numbers(self.path, _END, first, self.first_row + self.num_rows, header_bytes=0):
             yield RawRows(np.diff(ends, prepend=end_before))

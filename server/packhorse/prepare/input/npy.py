@@ -182,7 +182,7 @@ class _StoredArray:
         return int(self.shape[0])
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Reads consecutive rows; a step counts as 1."""
+        """Reads consecutive rows; the slice's step is ignored."""
         first, stop, _ = rows.indices(len(self))
         begin, end = (self._first_byte + index * self.dtype.itemsize for index in (first, max(first, stop)))
         return np.frombuffer(self._object.read(begin, end), self.dtype)

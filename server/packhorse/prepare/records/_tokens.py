@@ -12,7 +12,7 @@ from packhorse.formats.flat import FlatTokens
 from packhorse.formats.megatron import MegatronTokens, megatron_paths
 from packhorse.formats.object_store import is_url
 from packhorse.prepare.input import Opened
-from packhorse.tokens import as_token_source
+from packhorse.tokens import TokenSource, as_token_source
 from packhorse.tokens.recorded import check_tokens, fingerprint_of
 from packhorse.tokens.tables.parquet import ParquetSource
 from packhorse.wire import tokens_fingerprint
@@ -71,9 +71,10 @@ def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | Non
     named_path = paths[0] if is_one_file else folders.pop() or "."
     relative = _relative(named_path, output)
     try:
-        source = as_token_source(named_path, column=column)
-        if isinstance(source, ParquetSource):  # keeping row groups that are read once would double the time
-            source = ParquetSource(named_path, column=column, cache_bytes=0)
+        if is_one_file and opened.kind == "Parquet":  # its row groups are read once: to keep them would double the time
+            source: TokenSource = ParquetSource(named_path, column=column, cache_bytes=0)
+        else:
+            source = as_token_source(named_path, column=column)
         num_rows = opened.num_rows + (0 if inputs is None else inputs.rows)
         if source.num_sequences != num_rows or not relative.isprintable():
             return None

@@ -1,4 +1,4 @@
-"""Workarounds for faults of gRPC; the option `workarounds` turns each off.
+"""Workarounds for faults of gRPC; the option `workarounds` turns all of them off.
 
 Owns the task factory that keeps gRPC's memory alive, writing a message to its end, and listening again after gRPC's
 accepting loop has ended. Files that shrink are in `shrinking_files`. DESIGN.md says who would notice the absence of

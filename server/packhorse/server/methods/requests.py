@@ -110,10 +110,12 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
         field = f"topology.{str(error).partition(' ')[0].rstrip(':')}"
         raise invalid_field(field, f"topology.{error}") from None
     _check_cost(shape, max_seq_len)
-    batch = "batch_schedule" if message.batch_schedule else "batch_size"
-    factors = {batch: largest_batch, "world_size": message.world_size}
     sequences_per_bin = num_sequences / max(num_bins, 1)
     most_bins = max(1, min(MAX_BINS_PER_OPTIMIZER_STEP, int(MAX_SEQUENCES_PER_STEP / max(sequences_per_bin, 1))))
+    if message.batch_schedule:
+        _check_schedule(largest_batch * message.world_size, most_bins, shape)
+        return shape
+    factors = {"batch_size": largest_batch, "world_size": message.world_size}
     _check_product(factors, most_bins, "step")
     if shape.steps_per_optimizer_step > 1:
         factors["accumulation"] = shape.accumulation
@@ -137,6 +139,25 @@ def _batch_schedule(message: pb.Topology) -> BatchSchedule | None:
             for phase in message.batch_schedule
         )
     )
+
+
+def _check_schedule(bins_in_step: int, most_in_step: int, shape: Topology) -> None:
+    """Refuses a batch schedule with too large a batch; the error counts in its unit, bins of an optimizer step.
+
+    Args:
+        bins_in_step: most bins of all ranks in a step of any phase.
+        most_in_step: the most bins that a step may have.
+        shape: the topology of the epoch.
+    """
+    batch, most = bins_in_step * shape.accumulation, most_in_step * shape.accumulation
+    if shape.steps_per_optimizer_step > 1:
+        most = min(most, MAX_BINS_PER_OPTIMIZER_STEP)
+    if batch > most:
+        raise too_large(
+            "topology.batch_schedule",
+            most,
+            f"topology.batch_schedule has a global batch of {batch} bins; it can have {most} at most here",
+        )
 
 
 def _check_product(factors: dict[str, int], most_bins: int, unit: str) -> None:

@@ -60,7 +60,8 @@ class _Run:
             )
             raise
         batch_size = _batch_size(topology)
-        sizes.check_message_size("topology.batch_size", batch_size, dataset, with_tokens=request.with_tokens)
+        field = "topology.batch_size" if topology.batch_schedule is None else "topology.batch_schedule"
+        sizes.check_message_size(field, batch_size, dataset, with_tokens=request.with_tokens)
         seed, divided_by = request.seed, topology
         if topology.mode is StreamMode.INDEPENDENT:
             seed, divided_by = independent_seed(seed, *_rank_and_worker(request, topology)), topology.of_one_stream()

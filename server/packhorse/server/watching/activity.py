@@ -142,7 +142,7 @@ def _stream_of(call: Call) -> pb.StreamActivity:
 
 
 def _step_stride(request: Any) -> int:
-    """Returns how far apart the steps of a StreamBins are: workers take turns, but an independent one has all."""
+    """Returns how far apart the steps of a StreamBins are, as `Topology.step_stride` for its message."""
     topology = request.topology
     return 1 if topology.mode == pb.STREAM_MODE_INDEPENDENT else int(topology.workers_per_rank)
 

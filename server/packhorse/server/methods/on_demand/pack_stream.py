@@ -30,7 +30,7 @@ MAX_STREAM_SECONDS = 120.0
 
 _BYTES_PER_SEQUENCE = 200
 """Bytes of memory that are counted for each sequence of a message, or of a round that is not full, until the response
-was sent. It is between the 350 of a sequence that is packed by itself and the 120 of one in a group of 8."""
+was sent. It is between the 400 of a sequence that is packed by itself and the 100 of one in a group of 8."""
 
 MAX_LOOKAHEAD_SEQUENCES = 10_000
 """Most sequences that a PackStream may hold back in its look-ahead, because they take memory of the server."""
@@ -67,7 +67,7 @@ class PackSession:
         if payload == "options":
             packer = _packer(request.options)
             rounds = _rounds(request.options, packer.capacities)
-            # Only now, because both calls may refuse the options, after which the client may send others.
+            # Only now: both calls may refuse the options, and then the session is unchanged.
             self._packer, self._rounds, self._options = packer, rounds, request.options
             return self._response([], [])
         assert self._packer is not None
@@ -85,8 +85,8 @@ class PackSession:
     ) -> TimeSlices[tuple[list[OnlineBin], list[int]]]:
         """Packs the sequences of a message; returns the bins that leave, and the ids that were removed as too old.
 
-        The whole message is checked, and all its items are made, before the session changes: a refused message changes
-        nothing.
+        The whole message is checked, and all its items are made, before the session changes. So a message with a wrong
+        field changes nothing.
         """
         num_sequences = len(sequences.ids)
         if len(sequences.lengths) != num_sequences:

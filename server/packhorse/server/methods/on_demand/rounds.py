@@ -12,8 +12,8 @@ from packhorse.server.methods.on_demand.bins_of_ranks import evened, is_balanced
 from packhorse.topology import Topology, cost_of
 
 MAX_ROUND_SEQUENCES = 1 << 18
-"""Most sequences in the bins that a PackStream holds until their round is full: about 90 MB, or
-30 MB in groups of 8."""
+"""Most sequences in the bins that a PackStream holds until their round is full: about 100 MB, or
+25 MB in groups of 8."""
 
 
 class Rounds:
