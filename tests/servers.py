@@ -52,7 +52,8 @@ class Server:
             for line in self.log_path.read_bytes()[begin:].decode(errors="replace").splitlines(keepends=True):
                 if line.startswith(prefix) and line.endswith("\n"):
                     return line.removeprefix(prefix).strip()
-            assert self.process.poll() is None, f"the server ended before {prefix!r}; it wrote:\n{self.log()}"
+            status = self.process.poll()
+            assert status is None, f"the server ended with {status} before {prefix!r}; it wrote:\n{self.log()}"
             return None
 
         return wait_until(said, START_SECONDS)

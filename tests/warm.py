@@ -39,12 +39,12 @@ def close():
 class Warm:
     """The process, and what its children came to."""
 
-    def __init__(self, imports):
+    def __init__(self, imports="server"):
         self._process = subprocess.Popen(
             [sys.executable, __file__, imports], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._told = threading.Condition()
-        self._started, self.exits = [], {}
+        self._started, self._running = [], {}
         threading.Thread(target=self._listen, daemon=True).start()
 
     def serve(self, *arguments, log_path, environment):
@@ -63,13 +63,7 @@ class Warm:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             assert self._told.wait_for(lambda: len(self._started) > number, START_SECONDS), "nothing was started"
-            return Forked(self, self._started[number])
-
-    def wait(self, pid, seconds):
-        """The exit status of a child, as Popen gives it; None after that time."""
-        with self._told:
-            self._told.wait_for(lambda: pid in self.exits, seconds)
-            return self.exits.get(pid)
+            return self._started[number]
 
     def close(self):
         """Ends the process, also where a child of it hangs; its children go on."""
@@ -84,28 +78,33 @@ class Warm:
             kind, pid, *status = line.split()
             with self._told:
                 if kind == "started":
-                    self._started.append(int(pid))
+                    forked = self._running[pid] = Forked(int(pid), self._told)
+                    self._started.append(forked)
                 else:
-                    self.exits[int(pid)] = int(status[0])
+                    self._running.pop(pid).status = int(status[0])
                 self._told.notify_all()
 
 
 class Forked:
-    """A command in a process of its own, with what the tests use of Popen."""
+    """A command in a process of its own, with what the tests use of Popen.
 
-    def __init__(self, warm, pid):
-        self.pid, self._warm = pid, warm
+    It keeps its own exit status: once that is known, the system gives the same pid to a later process.
+    """
+
+    def __init__(self, pid, told):
+        self.pid, self.status, self._told = pid, None, told
 
     def poll(self):
         """The exit status, or None while it runs."""
-        return self._warm.wait(self.pid, 0)
+        with self._told:
+            return self.status
 
     def wait(self, timeout):
         """Waits for the exit status."""
-        status = self._warm.wait(self.pid, timeout)
-        if status is None:
-            raise subprocess.TimeoutExpired("packhorse", timeout)
-        return status
+        with self._told:
+            if not self._told.wait_for(lambda: self.status is not None, timeout):
+                raise subprocess.TimeoutExpired("packhorse", timeout)
+            return self.status
 
     def send_signal(self, number):
         """Sends a signal to a process that runs."""
