@@ -1,6 +1,6 @@
 """`FetchSource`: a base class for sequences that must be decoded, which holds those of one batch.
 
-Owns when sequences are fetched, and turning what came into integers. What a source is, is in `base`.
+Owns when sequences are fetched. What a source is, is in `base`; turning what came into integers is in `integers`.
 """
 
 from abc import abstractmethod
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.tokens.base import TokenSource, TokenSourceError
+from packhorse.tokens.base import TokenSource
 
 
 class FetchSource(TokenSource):
@@ -66,31 +66,3 @@ class FetchSource(TokenSource):
             super().gather(ids, lengths, out, out_starts, first_tokens=first_tokens, truncate=truncate)
         finally:
             self._held = {}
-
-
-def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDArray[np.integer]:
-    """Returns a tensor, array or list of tokens as integers [n].
-
-    Args:
-        sequence_id: the sequence's id, for messages.
-        item: the tokens.
-        takes_bool: whether True and False become 1 and 0, as in loss masks.
-
-    Raises:
-        TokenSourceError: the tokens are not 1-D, or not integers.
-    """
-    is_tensor = hasattr(item, "detach") and hasattr(item, "cpu")  # without importing torch: servers read tokens too
-    tokens = item.detach().cpu().numpy() if is_tensor else np.asarray(item)
-    if tokens.dtype == np.bool_ and tokens.ndim == 1:
-        if takes_bool:
-            return tokens.view(np.uint8)
-        raise TokenSourceError(
-            f"sequence {sequence_id}: tokens must be integers, got bool; a loss mask is given as loss_mask=..., or as "
-            "IndexableSource(..., takes_bool=True)"
-        )
-    if tokens.ndim != 1 or (tokens.dtype.kind not in "iu" and tokens.size):
-        raise TokenSourceError(
-            f"sequence {sequence_id}: tokens must be a 1-D list of integers, "
-            f"got shape {list(tokens.shape)} of {tokens.dtype}"
-        )
-    return tokens

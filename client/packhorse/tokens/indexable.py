@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.tokens.base import TokenSourceError
-from packhorse.tokens.fetched import FetchSource, as_integers
+from packhorse.tokens.fetched import FetchSource
+from packhorse.tokens.integers import as_integers
 from packhorse.tokens.tables.row_lookup import refuse_row_numbers
 
 

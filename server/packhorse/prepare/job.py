@@ -1,7 +1,8 @@
 """A job: the arguments of `prepare`, checked, with its input found, and how many workers it gets.
 
-Owns the checks of arguments together, which need no row to be read. Leaves the plan's options to `options`, names and
-paths of inputs to `records/names`, what may be appended to `append/continuing`, and carrying the job out to `pipeline`.
+Owns the checks of arguments together, which need no row to be read. Leaves the plan's options to `options`, names of
+inputs in the manifest to `records/names`, what may be appended to `append/continuing`, and carrying the job out to
+`pipeline`.
 """
 
 import os
@@ -21,14 +22,14 @@ from packhorse.prepare._work import record_of
 from packhorse.prepare.append.continuing import continued, refuse_other_input
 from packhorse.prepare.groups.gathering import gather_groups
 from packhorse.prepare.groups.grouping import Grouping
-from packhorse.prepare.input import InputColumns, Opened, find_inputs, open_held
+from packhorse.prepare.input import InputColumns, Opened, Source, find_inputs, open_held, paths_of_inputs
 from packhorse.prepare.options import (
     refuse_cutting_groups,
     refuse_with_groups,
     refuse_with_prefixes,
     refuse_with_resources,
 )
-from packhorse.prepare.records.names import Source, joined_names, name_of_inputs, paths_of_inputs
+from packhorse.prepare.records.names import joined_names, name_of_inputs
 from packhorse.storage import JobRecord, refuse_url
 
 Layout = Literal["packhorse", "seqpack"]

@@ -28,10 +28,9 @@ from packhorse.parameters import parameter
 from packhorse.prepare._work import working
 from packhorse.prepare.append.rewritten import refuse_rewritten
 from packhorse.prepare.groups.grouping import Grouping
-from packhorse.prepare.input import InputColumns, changed
+from packhorse.prepare.input import InputColumns, Source, changed
 from packhorse.prepare.job import Job, Layout, checked_job
 from packhorse.prepare.options import plan_and_columns
-from packhorse.prepare.records.names import Source
 
 _OURS = ".packhorse"
 """The subfolder in which Packhorse's own layout is written before it is converted to seqpack's."""

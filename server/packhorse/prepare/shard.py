@@ -31,12 +31,12 @@ from packhorse.jobs import Execution, Progress, open_engine, show_progress
 from packhorse.parameters import parameter
 from packhorse.prepare._cuts import by_size, by_value
 from packhorse.prepare._work import record_of, working
-from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, find_inputs, open_held
+from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, find_inputs, open_held, paths_of_inputs
 from packhorse.prepare.job import Job, default_workers
 from packhorse.prepare.options import plan_and_columns
 from packhorse.prepare.pipeline import write_job
 from packhorse.prepare.records.keys import gather_keys
-from packhorse.prepare.records.names import name_of_inputs, paths_of_inputs
+from packhorse.prepare.records.names import name_of_inputs
 from packhorse.storage import Records, hold_lock, refuse_url, replace_bytes
 
 _MIXTURE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")

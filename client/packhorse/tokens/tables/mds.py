@@ -14,7 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
 from packhorse.formats.object_store import is_url
 from packhorse.tokens.base import TokenSourceError
-from packhorse.tokens.fetched import FetchSource, as_integers
+from packhorse.tokens.fetched import FetchSource
+from packhorse.tokens.integers import as_integers
 from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables._stored_shards import StoredShards
 from packhorse.tokens.tables._token_columns import choose_by_name

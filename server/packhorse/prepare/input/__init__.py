@@ -8,7 +8,7 @@ from packhorse.prepare.input._base import InputFile, Opened, Reader, RowRange, c
 from packhorse.prepare.input._columns import MOST_AMOUNT, MOST_COST, InputColumns, OnBadRow, Resource
 from packhorse.prepare.input._key_columns import KeyColumn
 from packhorse.prepare.input._rows import Batch, Fault, RawRows
-from packhorse.prepare.input.find import READERS, Found, find_inputs
+from packhorse.prepare.input.find import READERS, Found, Source, find_inputs, paths_of_inputs
 from packhorse.prepare.input.held import open_held
 from packhorse.prepare.input.npy import load_npy, map_array
 
@@ -28,10 +28,12 @@ __all__ = [
     "Reader",
     "Resource",
     "RowRange",
+    "Source",
     "changed",
     "cut_rows",
     "find_inputs",
     "load_npy",
     "map_array",
     "open_held",
+    "paths_of_inputs",
 ]

@@ -7,11 +7,11 @@ to `_refused_kinds`, and objects in memory to `held`.
 import glob
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.formats.files import exists, is_folder, named_files
+from packhorse.formats.files import as_path, exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._base import Opened, Reader
@@ -24,6 +24,9 @@ from packhorse.prepare.input.arrow import ArrowReader
 from packhorse.prepare.input.npy import NpyReader
 from packhorse.prepare.input.parquet import ParquetReader
 from packhorse.storage import check_plain
+
+Source = str | os.PathLike[str]
+"""An input: a file, a folder or a pattern, or a URL of any of these in an object store."""
 
 READERS: tuple[Reader, ...] = (
     MdsReader(),
@@ -60,6 +63,20 @@ class Found:
     def files_read(self) -> list[Path]:
         """Returns every file on this machine's disks that is read, including files beside the named ones."""
         return [Path(path) for path in [*self.paths, *self.reader.files_beside(self.paths)] if not is_url(path)]
+
+
+def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
+    """Returns the inputs as paths or URLs; raises a ValueError if something is neither."""
+    sources = input if isinstance(input, Iterable) and not isinstance(input, str | os.PathLike) else [input]
+    paths = []
+    for source in sources:
+        if not isinstance(source, str | os.PathLike) or not str(source):
+            raise ValueError(
+                parameter("input")
+                + f" must be a file, a folder, a pattern, a URL of one, or a list of these, got {input!r:.60}"
+            )
+        paths.append(as_path(source))
+    return paths
 
 
 def find_inputs(sources: Sequence[str]) -> Found:

@@ -1,36 +1,17 @@
-"""How inputs are named: by users, and in the manifest's `source`.
+"""How the manifest's `source` names the inputs that users gave, such as a folder or a pattern.
 
-Owns the names of inputs as users give them, such as a folder or a pattern. The names of their files are in `inputs`.
+The names of their files are in `inputs`.
 """
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from packhorse.formats.files import as_path
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.parameters import parameter
-
-Source = str | os.PathLike[str]
-"""An input: a file, a folder or a pattern, or a URL of any of these in an object store."""
 
 _MOST_NAMES = 8
 """The most inputs that the manifest's `source` names."""
-
-
-def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
-    """Returns the inputs as paths or URLs; raises a ValueError if something is neither."""
-    sources = input if isinstance(input, Iterable) and not isinstance(input, str | os.PathLike) else [input]
-    paths = []
-    for source in sources:
-        if not isinstance(source, str | os.PathLike) or not str(source):
-            raise ValueError(
-                parameter("input")
-                + f" must be a file, a folder, a pattern, a URL of one, or a list of these, got {input!r:.60}"
-            )
-        paths.append(as_path(source))
-    return paths
 
 
 def name_of_inputs(sources: Sequence[str]) -> str:
