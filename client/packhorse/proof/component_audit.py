@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client import BinBlock
-from packhorse.client.streams import MASKED
+from packhorse.proof.redactions import num_redacted
 from packhorse.types import Component
 
 
@@ -90,18 +90,6 @@ def times_of(component: Component) -> tuple[int, int]:
     num_whole = max(end // num_bins - -(-first // num_bins), 0)
     num_touched = -(-end // num_bins) - first // num_bins
     return num_whole, num_touched
-
-
-def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
-    """Returns (sequences masked from the loss, sequences replaced) among a block's redactions, int64 [S] or None.
-
-    Example:
-        >>> num_redacted(np.array([MASKED, 17, 0]))  # two are replaced, by the tokens 17 and 0
-        (1, 2)
-    """
-    if redactions is None:
-        return 0, 0
-    return int((redactions == MASKED).sum()), int((redactions >= 0).sum())
 
 
 class MixtureTally:

@@ -17,7 +17,8 @@ from packhorse.client import BinBlock, BinStream, Client, DigestMismatchError
 from packhorse.client.options import NO_SKIPS
 from packhorse.formats.keys import shown_key
 from packhorse.parameters import parameter
-from packhorse.proof.component_audit import ComponentReport, MixtureTally, num_redacted
+from packhorse.proof.component_audit import ComponentReport, MixtureTally
+from packhorse.proof.redactions import num_redacted
 from packhorse.topology import RemainderPolicy, Skips, Topology
 from packhorse.types import DatasetInfo, StreamHeader
 from packhorse.wire import ids_sum

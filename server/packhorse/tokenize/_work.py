@@ -1,8 +1,8 @@
-"""Tokenizing part by part, in several processes, so that finished parts survive an interruption.
+"""Tokenizing part by part, so that finished parts survive an interruption.
 
 Owns the work folder `X.tokenizing` beside the output X: it holds a record of the job, and the token files of finished
 parts, under numbered prefixes. Leaves writing a part to the recipes in `text` and `_row_recipe`, cutting the input into
-parts to `input/parts`, and joining the parts to `text` and `fine_tuning`.
+parts to `input/parts`, the processes to `_execution`, and joining the parts to `text` and `fine_tuning`.
 """
 
 import errno
@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol
 
 from packhorse.formats.file_stamp import FileStamp
-from packhorse.formats.files import absolute, as_path
-from packhorse.formats.object_store import is_url
-from packhorse.jobs import Execution, Progress, available_cores, open_engine
+from packhorse.formats.files import absolute
+from packhorse.jobs import Execution, Progress, open_engine
 from packhorse.parameters import parameter
 from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock
+from packhorse.tokenize._execution import Processes
 from packhorse.tokenize._output import checked_idx_path
 from packhorse.tokenize.input.parts import Part, SizedRange
 from packhorse.tokenize.input.ranges import FileRange
@@ -31,8 +31,6 @@ _JOB, _PARTS, _LOCK = "job", "parts", "lock"
 _START_OVER = "start over with " + parameter("overwrite", True) + " and without " + parameter("resume", True)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk without space, and of a used-up quota."""
-_MANY_BYTES = 1 << 26
-"""Size of the input from which several processes save more time than they take to start."""
 
 
 class Recipe(Protocol):
@@ -58,40 +56,6 @@ class Job:
             options=json.loads(json.dumps(dict(self.options))),
             files={absolute(path): list(astuple(FileStamp.of(path))) for path in paths},
         )
-
-
-def check_execution(execution: Execution) -> None:
-    """Raises a ValueError if fields are given that have no effect on tokenizing."""
-    execution.refuse("tokenizing", time_limit_seconds=None)
-    if execution.engine == "threads":
-        raise ValueError(parameter("engine") + " must be one of processes, ray, got 'threads'")
-
-
-def paths_of(inputs: Sequence[str | os.PathLike[str]], execution: Execution) -> list[str]:
-    """Returns inputs as paths; absolute ones for Ray, because a cluster's processes have another working directory."""
-    paths = list(map(as_path, inputs))
-    if execution.engine == "ray":
-        return [path if is_url(path) else os.path.abspath(path) for path in paths]
-    return paths
-
-
-class _Processes(NamedTuple):
-    """The local processes for tokenizing; one means this process."""
-
-    workers: int
-    """Number of the processes."""
-    threads: int | None
-    """Threads of each; None if everything runs in this process, whose threads are not changed."""
-
-    @classmethod
-    def of(cls, execution: Execution, size_bytes: int, num_parts: int) -> Self:
-        """Returns the processes for an input of a size; with Ray each task has one processor."""
-        if execution.engine == "ray":  # the cluster has the workers
-            return cls(workers=1, threads=1)
-        cores = available_cores()
-        workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
-        workers = max(1, min(workers, num_parts))
-        return cls(workers=workers, threads=None if workers == 1 else max(1, cores // workers))
 
 
 class Work:
@@ -121,7 +85,7 @@ class Work:
         tallies = [finished.of(number) for number in range(len(parts))]
         unfinished = [number for number, tally in enumerate(tallies) if tally is None]
         size_bytes = sum(parts[number].size_bytes for number in unfinished)
-        processes = _Processes.of(execution, size_bytes, len(unfinished))
+        processes = Processes.of(execution, size_bytes, len(unfinished))
         tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), processes.threads) for number in unfinished]
         engine_name = execution.engine or "processes"
         read_bytes = tokens = 0

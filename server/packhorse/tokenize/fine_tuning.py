@@ -16,9 +16,10 @@ from packhorse.parameters import parameter
 from packhorse.sft import MaskedTokenWriter
 from packhorse.sft.tokenizer_loading import tokenizer_json_path
 from packhorse.storage import refuse_existing
+from packhorse.tokenize._execution import check_execution, paths_of
 from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path, tokenizer_outputs
 from packhorse.tokenize._row_recipe import NoTargets, RowRecipe
-from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
+from packhorse.tokenize._work import Job, may_replace, open_work
 from packhorse.tokenize.columns import AnyColumns, PreferenceColumns
 from packhorse.tokenize.encoding.row_encoder import RowEncoder
 from packhorse.tokenize.encoding.tokenizers import (

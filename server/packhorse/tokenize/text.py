@@ -20,8 +20,9 @@ from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.parameters import parameter
 from packhorse.sft.tokenizer_loading import tokenizer_json_path
 from packhorse.storage import refuse_existing
+from packhorse.tokenize._execution import check_execution, paths_of
 from packhorse.tokenize._output import checked_idx_path, remove_stale, saved_tokenizer_path, tokenizer_outputs
-from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
+from packhorse.tokenize._work import Job, may_replace, open_work
 from packhorse.tokenize.documents import DocumentOptions, cut_for, documents_in, find_documents
 from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens
 from packhorse.tokenize.encoding.keys_file import KeysFile

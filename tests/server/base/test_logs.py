@@ -16,8 +16,8 @@ from packhorse.client.errors import DatasetNotFoundError, InvalidRequestError, U
 from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token
 from packhorse.server.base import log_limit, logs
 from packhorse.server.base.log_limit import LineLimit
-from packhorse.server.watching import call_watchers as call_log
-from packhorse.server.watching.call_watchers import CallLog
+from packhorse.server.watching import call_log
+from packhorse.server.watching.call_log import CallLog
 from packhorse.server.watching.calls import Call
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb

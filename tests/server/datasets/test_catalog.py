@@ -22,7 +22,7 @@ from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError
 from packhorse.dataset import POOLS, PreparedDatasetError, open_prepared
 from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError
 from packhorse.server.datasets import catalog as catalog_module
-from packhorse.server.datasets import stamps
+from packhorse.server.datasets import catalog_records
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.stamps import ArrayStamps, stamps_of
 
@@ -203,7 +203,7 @@ def test_a_folder_that_the_system_failed_to_read_is_tried_again(corpus, root, mo
     now = time.monotonic()
     clock = time_with(monotonic=lambda: now + catalog_module.TRY_AGAIN_SECONDS)
     monkeypatch.setattr(catalog_module, "time", clock)
-    monkeypatch.setattr(stamps, "time", clock)
+    monkeypatch.setattr(catalog_records, "time", clock)
     fails.append(True)
     catalog.names()
     assert sum("not serving odd" in line for line in caplog.messages) == 1

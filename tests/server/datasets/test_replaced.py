@@ -12,7 +12,7 @@ from tests.waiting import time_with
 from packhorse.client import DigestMismatchError, RetryPolicy, connect
 from packhorse.dataset import POOLS
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.datasets import stamps
+from packhorse.server.datasets import catalog_records
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
@@ -65,7 +65,7 @@ def test_each_digest_leads_to_its_version(root, replace, caplog):
 
 def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, replace, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(stamps, "time", time_with(monotonic=lambda: now[0]))
+    monkeypatch.setattr(catalog_records, "time", time_with(monotonic=lambda: now[0]))
     catalog = Catalog(root)
     backend = Backend(Mixtures(catalog))
     topology = pb.Topology(
@@ -82,7 +82,7 @@ def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, r
     replace("rows")
     catalog.refresh()
     assert backend.get_dataset(pb.GetDatasetRequest(name="data")).dataset.older_digests == [digest]
-    now[0] += 10 * stamps.KEEP_SECONDS  # it paused
+    now[0] += 10 * catalog_records.KEEP_SECONDS  # it paused
     catalog.refresh()
     assert catalog.older_digests("data") == [digest]
     num_sequences = sum(len(message.block.bins.ids) for message in running) // 4
@@ -91,7 +91,7 @@ def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, r
     assert catalog.older_digests("data") == [digest]  # it was read just now
     del running
     gc.collect()
-    now[0] += 2 * stamps.KEEP_SECONDS
+    now[0] += 2 * catalog_records.KEEP_SECONDS
     catalog.refresh()
     assert catalog.older_digests("data") == []
     with pytest.raises(ServiceError) as caught:

@@ -17,7 +17,7 @@ from packhorse.server.service.interceptor import Interceptor
 from packhorse.server.service.lanes import Lanes
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.service.stream_limit import StreamLimit
-from packhorse.server.watching.call_watchers import CallMetrics
+from packhorse.server.watching.call_metrics import CallMetrics
 from packhorse.server.watching.metrics import Metrics
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb

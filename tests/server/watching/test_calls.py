@@ -18,7 +18,7 @@ from packhorse.client import RetryPolicy, connect
 from packhorse.server.app.config import ServeConfig
 from packhorse.server.service.interceptor import Interceptor
 from packhorse.server.watching import tracing
-from packhorse.server.watching.call_watchers import CallMetrics
+from packhorse.server.watching.call_metrics import CallMetrics
 from packhorse.server.watching.calls import Call, Watcher
 from packhorse.server.watching.metrics import Metrics, values_of
 from packhorse.topology import Topology

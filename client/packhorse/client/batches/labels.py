@@ -1,7 +1,10 @@
-"""Labels for next-token prediction: `write_causal_labels`, and the label of a token that is no target.
+"""Labels for next-token prediction: writing them, the label of a token that is no target, and whether they are shifted.
 
 Leaves tokens and the loss mask to `_content`.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,3 +46,28 @@ def write_causal_labels(
     if shift:
         labels[:-1] = labels[1:]
         labels[-1:] = IGNORE_INDEX
+
+
+def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> bool:
+    """Returns whether `labels[t]` is the token after t, so that nothing shifts a batch's labels twice.
+
+    Args:
+        batch: the batch; its key `shift_labels` is the answer.
+        given: the answer that the user gives, for a batch without that key; None to take the batch's.
+
+    Raises:
+        ValueError: nothing says so, or `given` contradicts the batch.
+    """
+    of_batch = batch.get("shift_labels")
+    if of_batch is None:
+        if given is None:
+            raise ValueError(
+                "nothing says whether this batch's labels are shifted; pass shift_labels= as its dataset was made "
+                'with, or set batch["shift_labels"]'
+            )
+        return bool(given)
+    if given is not None and bool(of_batch) != bool(given):
+        raise ValueError(
+            f"shift_labels={given} contradicts the batch, which was made with shift_labels={of_batch}; leave it out"
+        )
+    return bool(of_batch)

@@ -5,7 +5,7 @@ large tensors to `buffers`, filling it to `batch`, its line of text to `summary`
 `packhorse.pictures`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, Self
 
@@ -159,31 +159,6 @@ class PackedBatch(Batch):
     def _repr_html_(self) -> str | None:
         picture: str = self.show().html()
         return picture
-
-
-def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> bool:
-    """Returns whether `labels[t]` is the token after t, so that nothing shifts a batch's labels twice.
-
-    Args:
-        batch: the batch; its key `shift_labels` is the answer.
-        given: the answer that the user gives, for a batch without that key; None to take the batch's.
-
-    Raises:
-        ValueError: nothing says so, or `given` contradicts the batch.
-    """
-    of_batch = batch.get("shift_labels")
-    if of_batch is None:
-        if given is None:
-            raise ValueError(
-                "nothing says whether this batch's labels are shifted; pass shift_labels= as its dataset was made "
-                'with, or set batch["shift_labels"]'
-            )
-        return bool(given)
-    if given is not None and bool(of_batch) != bool(given):
-        raise ValueError(
-            f"shift_labels={given} contradicts the batch, which was made with shift_labels={of_batch}; leave it out"
-        )
-    return bool(of_batch)
 
 
 def _open(kind: type[Batch], memory: torch.Tensor, views: list[_View], rest: dict[str, Any]) -> Batch:

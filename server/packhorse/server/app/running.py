@@ -43,7 +43,8 @@ from packhorse.server.service.lanes import Lanes
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.activity import Activity
-from packhorse.server.watching.call_watchers import CallLog, CallMetrics
+from packhorse.server.watching.call_log import CallLog
+from packhorse.server.watching.call_metrics import CallMetrics
 from packhorse.server.watching.calls import SERVICE, Watcher
 from packhorse.server.watching.connections import Connections
 from packhorse.server.watching.file_values import file_values

@@ -21,15 +21,9 @@ from packhorse.dataset import (
 )
 from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError, lacks_files, no_file_left
 from packhorse.server.datasets._folders import find_folders, has_folders, has_manifest
+from packhorse.server.datasets.catalog_records import OlderVersion, OpenDataset, RefusedFolder
 from packhorse.server.datasets.refusals import no_dataset, not_served, reason_of
-from packhorse.server.datasets.stamps import (
-    ArrayStamps,
-    OlderVersion,
-    OpenDataset,
-    RefusedFolder,
-    Stamps,
-    stamps_of,
-)
+from packhorse.server.datasets.stamps import ArrayStamps, Stamps, stamps_of
 from packhorse.storage import look_at
 
 _LOG = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """A call from its request to its end: receiving the request within limits, answering it, and showing each step.
 
 Owns `FollowedCall`, and what the calls of a server share, `AllCalls`. Leaves tokens to `interceptor`, the answers to
-`servicer`, and logs, metrics and traces of calls to `call_watchers` and `tracing`.
+`servicer`, and logs, metrics and traces of calls to `call_log`, `call_metrics` and `tracing`.
 
 gRPC by itself reads whatever is sent: a thousand requests of 4 MiB that never end would take 4 GiB, and a thousand
 complete ones several times as much, before any limit of ours applies. So requests are counted while they arrive.

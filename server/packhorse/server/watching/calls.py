@@ -1,7 +1,8 @@
 """A call of the server, from its beginning to its end, and the base class of what watches calls.
 
 Owns the record of a call (`Call`) and the steps that a `Watcher` sees. Leaves showing them to `followed_call`, the log
-and metrics of calls to `call_watchers`, their traces to `tracing`, and the list of open streams to `activity`.
+of calls to `call_log`, their metrics to `call_metrics` and traces to `tracing`, and the list of open streams to
+`activity`.
 """
 
 import secrets

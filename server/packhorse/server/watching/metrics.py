@@ -1,7 +1,7 @@
 """The metrics for Prometheus: names, meanings, and the gauges of datasets and files, computed at a scrape.
 
 Leaves the gauge of ranks that wait to `waiting`, and updating the other metrics to `servicer` and `lanes` for blocks,
-to `call_watchers` for calls, to `activity` for ranks that lag, and to `process_metrics` for the process.
+to `call_metrics` for calls, to `activity` for ranks that lag, and to `process_metrics` for the process.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""The log and the metrics of calls, each a watcher of every call.
+"""The log of calls: streams that open and end, refusals, and at debug every call.
 
-Leaves the record of a call to `calls`, traces to `tracing`, and the names and meanings of metrics to `metrics`.
+Leaves the record of a call to `calls`, and its metrics to `call_metrics`.
 """
 
 import logging
@@ -11,7 +11,6 @@ import grpc
 from packhorse.server.base.log_limit import LineLimit
 from packhorse.server.base.logs import fields
 from packhorse.server.watching.calls import Call, Watcher
-from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger("packhorse.server.watching.calls")  # users filter the log by this name
@@ -58,42 +57,3 @@ def _identity(call: Call) -> dict[str, Any]:
     """Returns a log line's fields that identify a call: method, what it asks for, client."""
     method = call.name if call.is_ours else call.method
     return {"method": method, **call.facts(), "peer": call.peer, "token_name": call.holder}
-
-
-class CallMetrics(Watcher):
-    """Counts and measures calls.
-
-    Args:
-        metrics: the server's metrics, some of which are updated here.
-    """
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def began(self, call: Call) -> None:
-        """Counts a call."""
-        self._metrics.calls_started.labels(call.method).inc()
-
-    def waits(self, call: Call, message: Any) -> None:
-        """Counts a message that waits for its client."""
-        if call.is_stream:
-            self._metrics.blocked_streams.labels(call.name).inc()
-
-    def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Counts the time that a stream's message waited; at its first message, counts a resumed stream."""
-        if not call.is_stream:
-            return
-        self._metrics.blocked_streams.labels(call.name).dec()
-        dataset = getattr(call.request, "dataset", "")
-        self._metrics.blocked_seconds.labels(dataset).inc(waited_seconds)
-        if call.num_sent == 1 and isinstance(call.request, pb.StreamBinsRequest) and call.request.first_step:
-            self._metrics.resumed.labels(dataset).inc()
-
-    def ended(self, call: Call) -> None:
-        """Measures a call."""
-        if call.is_stream and call.sending_since is not None:
-            self._metrics.blocked_streams.labels(call.name).dec()
-        labels = (call.method, call.status.name)
-        self._metrics.call_seconds.labels(*labels).observe(call.seconds)
-        self._metrics.sent_bytes.labels(*labels).observe(call.sent_bytes)
-        self._metrics.received_bytes.labels(*labels).observe(call.received_bytes)
