@@ -80,7 +80,9 @@ class LossCounts:
     def all_reduce(
         self, process_group: dist.ProcessGroup | None = None, *, device: torch.device | str | None = None
     ) -> "LossCounts":
-        """Adds up the counts of all ranks, in one reduction; every rank must call it, with the same num_groups.
+        """Adds up the counts of all ranks, in one reduction.
+
+        Every rank must call it, with the same number G of groups (`SequenceGroups.num_groups`), as for `+`.
 
         With gloo and labels in host memory, no device is used. With NCCL the reduction is queued on the device, where
         the counts stay, and the host does not wait.

@@ -77,7 +77,7 @@ class PackedNode(BaseNode):
         if initial_state is not None:
             self._loader.load_state_dict(initial_state)
         else:
-            self._loader.set_epoch(self._loader.epoch)
+            self._loader.set_epoch(self._loader.epoch)  # begins it again, also if workers have read to its end
         self._batches = iter(self._loader)
 
     def next(self) -> Batch:

@@ -111,7 +111,7 @@ def test_a_packer_that_this_server_lacks(backend, monkeypatch):
     def without_library(*_, **__):
         raise ModuleNotFoundError("no such thing", name="highspy")
 
-    monkeypatch.setattr(pack, "pack_lengths", without_library)
+    monkeypatch.setattr(pack, "pack_rooms", without_library)
     error = refusal(backend.pack_sequences, pb.PackSequencesRequest(lengths=[5], max_seq_len=100, algorithm="optimal"))
     assert (error.reason, error.metadata) == (pb.ERROR_REASON_NOT_IMPLEMENTED, {"field": "algorithm"})
     assert "highspy" in error.message

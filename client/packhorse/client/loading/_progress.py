@@ -1,9 +1,10 @@
 """A run's progress: where the next iteration begins, and the state after the last batch.
 
-Owns a dataset's state in the main process and in each worker, and the order of epochs. A persistent dataloader worker
-has a copy of the dataset, made when the worker was started. So the main process writes its choices to a block of shared
-memory (`workers/shared_progress`), and workers write there when an epoch has ended. Leaves the form of a state to
-`streams/cursor`, and that all workers read the same dataset to `workers/digests`.
+Owns a dataset's state in the main process and in each worker, the order of epochs, and telling workers that the main
+process ends. A persistent dataloader worker has a copy of the dataset, made when the worker was started. So the main
+process writes its choices to a block of shared memory (`workers/shared_progress`), and workers write there at an
+epoch's end. Leaves the form of a state to `streams/cursor`, and that all workers read the same dataset to
+`workers/digests`.
 """
 
 import atexit
@@ -199,7 +200,7 @@ class Progress:
         if info is None:
             self.finish(choice, digest)
         elif is_speaker and num_batches:  # an iteration without a batch, as after a cursor at the end, does not count
-            self._shared.end(iteration)  # the main process sees it, and `epochs` then chooses the next epoch
+            self._shared.end(iteration)  # the next iteration needs a choice (above), and `set_epoch` knows it is done
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields the remaining epochs, and chooses each before it yields it; see `PackedDataset.epochs`."""

@@ -126,7 +126,7 @@ class PackedDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration, from its beginning.
 
-        If it is the current epoch, nothing changes, so that a resumed epoch keeps its position.
+        The current epoch keeps its position if it was resumed and goes on; one that has ended begins again.
 
         Raises:
             ValueError: the epoch is negative, or a cursor was loaded and the epoch is already done.
@@ -231,6 +231,7 @@ class PackedDataset(IterableDataset[Batch]):
         only_worker = Worker(number=0, num_workers=1)
         with self._server.open() as client, self._stream(client, resume, only_worker) as stream:
             self.run.check_skips(resume.epoch, stream.header)
+            # In shared memory: the process that asked is bound too, also if a child of it runs this.
             self.progress.digests.bind(resume.digest or stream.header.digest)
             return stream.header.num_steps - resume.first_step
 

@@ -31,7 +31,7 @@ def parse_ids(text: str, name: str) -> SequenceNames:
 
     Args:
         text: the ids and keys.
-        name: the name of the field or file, for messages.
+        name: the field or file, for messages.
 
     Raises:
         ValueError: the text holds no id and no key, or a line holds neither.
@@ -40,20 +40,20 @@ def parse_ids(text: str, name: str) -> SequenceNames:
     return checked_names([*ids, *keys], name)
 
 
-def checked_names(given: Sequence[Any], name: str) -> SequenceNames:
-    """Sorts ids (integers) and keys (strings), and refuses anything else; `name` is for messages."""
+def checked_names(given: Sequence[Any], where: str) -> SequenceNames:
+    """Sorts ids (integers) and keys (strings), and refuses anything else; `where` is for messages."""
     if not given:
-        raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
+        raise ValueError(f"{where} holds no id; give at least one, e.g. ids = [17, 4711]")
     types = set(map(type, given))  # one pass without a loop, because a list may have a million ids
     keys = {each for each in given if isinstance(each, str)} if str in types else set()
     for key in keys:
         check_key(key)
     numbers = [each for each in given if not isinstance(each, str)] if keys else given
     ids = _sorted_ids(numbers) if types <= {int, str} else None
-    if ids is None:
+    if ids is None:  # a wrong type, or a number that is too large
         wrong = next(each for each in numbers if type(each) is not int or not -(2**63) <= each < 2**63)
         raise ValueError(
-            f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {wrong!s:.60}"
+            f"{where} must hold whole numbers of 64 bits, or keys in quotes, got {wrong!s:.60}"
             + (": in quotes it is a key" if isinstance(wrong, int) else "")
         )
     is_first = np.diff(ids, prepend=ids[:1] - 1) != 0  # np.unique takes eight times as long

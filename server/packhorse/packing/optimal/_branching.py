@@ -65,7 +65,9 @@ def enumerate_bins(
 
 
 def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget) -> tuple[list[float] | None, bool]:
-    """Solves the master problem in whole numbers, by branch and bound.
+    """Finds the fewest bins that hold each length at least as often as its count, by branch and bound.
+
+    It is the master problem of `_solver` in whole numbers. The caller takes out what bins hold too often.
 
     Returns:
         How often to use each column, or None if `_MOST_NODES` were not enough to find a solution; and whether it is

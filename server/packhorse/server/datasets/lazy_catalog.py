@@ -54,10 +54,15 @@ class LazyCatalog(Catalog):
         """Opens nothing: each dataset is opened when a client asks for it."""
 
     def refuse_link(self, path: Path, name: str) -> None:
-        """Refuses nothing: this process has the rights of its user."""
+        """Refuses no link out of the root: this process has the rights of its user."""
 
     def _open_files(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
-        """Opens a folder, as `Catalog._open_files`, or returns the dataset that this process has open already."""
+        """Opens a folder, as `Catalog._open_files`, or takes the dataset that this process has open already.
+
+        Returns:
+            The dataset; and whether its arrays were compared with their checksums. If not, `Catalog` calls
+            `_check_beside_serving`.
+        """
         is_checked = _key(folder, stamps) in self._checked
         opened_before = _OPEN.get(folder)
         if opened_before is not None and opened_before.stamps == stamps:
@@ -75,7 +80,7 @@ class LazyCatalog(Catalog):
     def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
         """Compares a dataset with its checksums, as `Catalog` does, and remembers that they matched."""
         super()._check_beside_serving(dataset, stamps)
-        if self._current.get(dataset.name) is not None:  # it was not withdrawn
+        if self._current.get(dataset.name) is not None:  # else it differed, and was withdrawn
             self._checked.add(_key(dataset.path, stamps))
 
 

@@ -1,4 +1,4 @@
-"""How far one open stream has come, so that no file takes away bins that it has sent.
+"""How far one open stream has come, so that no takedown or mixture file takes away bins that the stream has sent.
 
 Owns what is known of the stream. Leaves the furthest position over all processes to `run_progress`.
 """

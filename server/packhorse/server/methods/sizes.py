@@ -35,9 +35,11 @@ def bytes_per_sequence(dataset: Dataset) -> int:
 def average_bytes_per_bin(dataset: Dataset, *, with_tokens: bool = False) -> float:
     """Returns the average bytes of a bin in a message, once most templates have been defined."""
     sequences_per_bin = dataset.manifest.num_sequences / dataset.manifest.num_bins
-    bin_bytes = BYTES_PER_BIN / 2  # two of the four numbers define a template
-    # Without templates, every bin's lengths are sent as if they defined one.
-    sequence_bytes = _bytes_beside_length(dataset) if dataset.has_templates else bytes_per_sequence(dataset)
+    if dataset.has_templates:
+        bin_bytes = BYTES_PER_BIN / 2  # two of the four numbers define a template
+        sequence_bytes = _bytes_beside_length(dataset)
+    else:  # every bin and its lengths are sent as if they defined a template
+        bin_bytes, sequence_bytes = BYTES_PER_BIN, bytes_per_sequence(dataset)
     return bin_bytes + sequence_bytes * sequences_per_bin + token_bytes(dataset, with_tokens=with_tokens)
 
 

@@ -24,7 +24,7 @@ from packhorse.packing import (
     split_to_multiple,
     vector_bound,
 )
-from packhorse.packing import pack_sequences as pack_lengths
+from packhorse.packing import pack_sequences as pack_rooms
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
@@ -80,7 +80,10 @@ def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse
 
 
 def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequencesResponse]:
-    """Packs the lengths of a request, in time slices: one for each kind of sequences that is packed by itself."""
+    """Packs the lengths of a request, in time slices: one for each kind of sequences that is packed by itself.
+
+    Each slice yields the bytes of memory that the work needs from then on.
+    """
     if len(request.lengths) > MAX_PACK_SEQUENCES:
         raise too_large(
             "lengths", MAX_PACK_SEQUENCES, f"lengths holds {len(request.lengths)}; send at most {MAX_PACK_SEQUENCES}"
@@ -239,7 +242,7 @@ def _pack_rooms(
 ) -> PackedSequences:
     """Packs items of one kind that take only tokens: `rooms` is int64 [n]."""
     try:
-        return pack_lengths(
+        return pack_rooms(
             rooms,
             max_seq_len,
             algorithm=algorithm,
