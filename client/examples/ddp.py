@@ -110,6 +110,11 @@ def main() -> None:
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["cursor"])  # under any number of ranks and workers and any batch size
 
+    def save() -> None:
+        state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state | {"cursor": loader.state_dict()}, f"{arguments.checkpoint}.new")
+        os.replace(f"{arguments.checkpoint}.new", arguments.checkpoint)  # whole, or not at all
+
     record = Record(arguments.record)
     num_steps = 0  # of this process; a resume begins to count again
     for epoch in loader.epochs(arguments.epochs):  # those that are left
@@ -136,15 +141,14 @@ def main() -> None:
                     tqdm.write(
                         f"step {num_steps}: loss {mean.item():.4f}, {share:.2%} of the time spent waiting for data"
                     )
-            is_last = num_steps == arguments.stop_after
-            if is_first and (is_last or num_steps % arguments.save_every == 0):
-                state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
-                torch.save(state | {"cursor": loader.state_dict()}, f"{arguments.checkpoint}.new")
-                os.replace(f"{arguments.checkpoint}.new", arguments.checkpoint)  # whole, or not at all
-            if is_last:
+            if is_first and num_steps % arguments.save_every == 0:
+                save()
+            if num_steps == arguments.stop_after:
                 break
         if num_steps == arguments.stop_after:
             break
+    if is_first and num_steps:
+        save()
     loader.close()
     dist.destroy_process_group()
 

@@ -90,6 +90,11 @@ def main() -> None:
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["cursor"])  # under any number of ranks and any batch size
 
+    def save() -> None:
+        state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state | {"cursor": loader.state_dict()}, f"{arguments.checkpoint}.new")
+        os.replace(f"{arguments.checkpoint}.new", arguments.checkpoint)  # whole, or not at all
+
     num_steps = 0
     for epoch in loader.epochs(arguments.epochs):  # those that are left
         for batch in map(as_pair_batch, loader):
@@ -104,15 +109,14 @@ def main() -> None:
             num_steps += 1
             if is_first:
                 print(f"epoch {epoch}, step {num_steps}, {num_pairs.item()} pairs: loss {total.item():.4f}", flush=True)
-            is_last = num_steps == arguments.stop_after
-            if is_first and (is_last or num_steps % arguments.save_every == 0):
-                state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict()}
-                torch.save(state | {"cursor": loader.state_dict()}, f"{arguments.checkpoint}.new")
-                os.replace(f"{arguments.checkpoint}.new", arguments.checkpoint)  # whole, or not at all
-            if is_last:
+            if is_first and num_steps % arguments.save_every == 0:
+                save()
+            if num_steps == arguments.stop_after:
                 break
         if num_steps == arguments.stop_after:
             break
+    if is_first and num_steps:
+        save()
     loader.close()
     if is_first and arguments.output is not None:
         plain.save_pretrained(arguments.output)

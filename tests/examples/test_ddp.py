@@ -7,7 +7,7 @@ import torch
 from tests.examples.conftest import FORKED
 
 
-def test_two_ranks_train_on_every_sequence_once_and_learn(run_example, recorded, progressions):
+def test_two_ranks_train_on_every_sequence_once_and_learn(run_example, recorded, progressions, tmp_path):
     losses = run_example("ddp.py", "--epochs", 1, "--checkpoint", "run.pt", "--record", "seen", launcher=FORKED)
     assert len(losses) > 3
     assert all(map(math.isfinite, losses))
@@ -16,6 +16,8 @@ def test_two_ranks_train_on_every_sequence_once_and_learn(run_example, recorded,
     assert len(ranks) == 2
     assert min(rank.total() for rank in ranks) > 300
     assert ranks[0] + ranks[1] == progressions.sequences
+    cursor = torch.load(tmp_path / "run.pt", weights_only=True)["cursor"]
+    assert cursor["epoch"] == 1  # saved at the end, also between two multiples of --save-every
 
 
 @pytest.mark.long
