@@ -17,7 +17,7 @@ PUBLIC_ROOMS = tuple(room for room in ROOMS if room not in ("loading", "transpor
 
 
 DEEP = {
-    ("losses", "batches.layout"): "sums over the rows that a layout reduces",
+    ("losses", "batches.saved"): "groups are pickled as layouts are",
     ("losses", "masks.token_index"): "sums over sequences, which a token's index names on the device",
     ("losses", "masks.transfer"): "tensors of the layout go to the device as masks do",
     ("pictures", "api"): "the topology that stands for none",

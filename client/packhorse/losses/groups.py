@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.batches.layout import reduced
+from packhorse.client.batches.saved import reduced
 from packhorse.client.masks.transfer import transfer
 from packhorse.losses._batch_facts import group_ids_of, num_sequences_of
 

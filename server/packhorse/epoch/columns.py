@@ -46,7 +46,7 @@ def _column(array: Any, no_32: NDArray[np.uint32], no_64: NDArray[np.int64]) -> 
 def fetch_column(entries: Any, num: Any, begin: Any, column: Any, out: Any) -> None:
     """Writes out[begin + i] = column[entries[i]] for the first `num` entries; does nothing for an empty column.
 
-    `column` and `out` are Columns; if `column` is wide, so is `out`.
+    `column` and `out` are Columns; if `column` is wide or empty, so is `out`.
     """
     if len(column.wide):
         for i in range(num):

@@ -1,9 +1,9 @@
 """Permuting many values at once, each with its own parameters: draws from pools, and positions.
 
 A block is BLOCK values that go through the rounds of `permutation` together, so that a round compiles to vector
-instructions. Owns the layout of blocks, and the kernels that take them through all rounds. Leaves the arithmetic of a
-round to `permutation`, the instructions that write blocks to `vector_instructions`, and which values are drawn to
-`plan_kernels`.
+instructions. Six rounds are a pass: sizes from SMALL on take one, smaller ones two, and those below TINY five. Owns the
+layout of blocks, and the kernels that take them through all rounds. Leaves the arithmetic of a round to `permutation`,
+the instructions that write blocks to `vector_instructions`, and which values are drawn to `plan_kernels`.
 """
 
 from typing import Any, NamedTuple
@@ -119,7 +119,7 @@ def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
     `permute_pools` leaves them out by its `num`.
     """
     block, words = draws.block, draws.words
-    form, keys = table[row, FORM], table[row, KEYS]
+    form, keys = table[row, FORM], table[row, KEYS]  # each is two numbers, in its low and its high 32 bits
     fill_lanes(block, _SHIFTS + s, np.uint32(form))
     fill_lanes(block, _NUM_LINES + s, np.uint32(form >> _U32))
     fill_lanes(block, _KEYS + s, np.uint32(keys))
@@ -144,7 +144,7 @@ def permute_pools(draws: Any, num: Any, entries: Any) -> None:
     for s in range(num):
         words[_VALUES + s] = _value(block, s)
     # If the first, middle and last permutation are small, most of the block's probably are.
-    middle, last = num >> _U1, (num - _U1) & _LAST
+    middle, last = num >> _U1, (num - _U1) & _LAST  # & _LAST keeps it in the block if `num` is 0
     least = SMALL  # permutations of this size or more have had all their passes
     if (words[_SIZES] < SMALL) & (words[_SIZES + middle] < SMALL) & (words[_SIZES + last] < SMALL):
         _six_more_where_small(block, words, passes, num)
@@ -192,12 +192,13 @@ def _collect(words: Any, passes: Any, unfinished: Any, num: Any, least: Any) -> 
     num_unfinished = _U0
     for first in range(_U0, num, _CHECKED_AT_ONCE):
         is_any = False
-        for i in range(_CHECKED_AT_ONCE):
+        for i in range(_CHECKED_AT_ONCE):  # also beyond `num`: what lies there is in the block, and taken out below
             size = words[_SIZES + first + i]
             is_any |= (size < least) | (words[_VALUES + first + i] >= size)
         if is_any:
             for s in range(first, min(first + _CHECKED_AT_ONCE, num)):
                 size = words[_SIZES + s]
+                # With `least` TINY, small ones have had their second pass, number 1; all others have had pass 0 only.
                 passes[s] = np.uint32((size < SMALL) & (least != SMALL))
                 unfinished[num_unfinished] = s
                 num_unfinished += np.uint64((size < least) | (words[_VALUES + s] >= size))

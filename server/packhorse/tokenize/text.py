@@ -264,6 +264,7 @@ class _Target:
                 parameter("vocab_size")
                 + " is given together with a tokenizer, which has its own; leave one of them out"
             )
+        # A loss mask that lay beside an older output would be taken for that of the new one.
         outputs = [*masked_paths(output), keys_path(output), *tokenizer_outputs(output, path)]
         refuse_existing(outputs, overwrite=overwrite)
         return cls(output=output, tokenizer=path, vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size)
@@ -275,7 +276,7 @@ class _Target:
         return {"tokenizer": checksum_of(tokenizer_files(self.tokenizer))}
 
     def save_tokenizer(self, encoder: Encoder) -> None:
-        """Saves the tokenizer beside the output, unless it is there already."""
+        """Saves the tokenizer beside the output, unless the tokenizer is that very file."""
         if tokenizer_outputs(self.output, self.tokenizer):
             eos = encoder.eos or find_eos(encoder.model, encoder.path)
             save_tokenizer(

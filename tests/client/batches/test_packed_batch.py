@@ -10,6 +10,7 @@ from tests.flat_words import packed_dataset
 from torch.utils.data import DataLoader, IterableDataset
 
 from packhorse.client import MemoryDatasets, PackedBatch
+from packhorse.client.batches import layout, saved
 from packhorse.client.loading.workers.preemption import protected_fork_server
 
 
@@ -95,6 +96,16 @@ def test_torch_load_reads_a_saved_batch_by_default(tmp_path, preset):
     loaded = torch.load(tmp_path / "batch.pt")["batch"]
     assert_equal(loaded, batch)
     assert loaded["cursor"] == batch["cursor"]
+
+
+def test_a_batch_is_read_that_was_saved_when_restoring_was_in_another_module(tmp_path, monkeypatch):
+    batch = packed()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(layout, "restored", saved.restored, raising=False)
+        earlier.setattr(saved.restored, "__module__", layout.__name__)
+        torch.save(batch, tmp_path / "batch.pt")
+    assert not hasattr(layout, "restored")
+    assert_equal(torch.load(tmp_path / "batch.pt"), batch)
 
 
 def test_masks_are_made_of_a_loaded_batch(tmp_path):

@@ -1,21 +1,20 @@
 """The layout of a batch: where its sequences lie in rows. Every mask is made from it.
 
 Owns offsets in host memory, and everything that follows only from them (`cu_seqlens`, `sequence_ids`). Leaves tokens to
-`_content`, and inputs of attention kernels to `masks`. At the end stands the form in which dataclasses of arrays are
-pickled (`reduced`), since saved files name this module in it.
+`_content`, inputs of attention kernels to `masks`, and how a layout is pickled to `saved`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-_Kind = TypeVar("_Kind")
+from packhorse.client.batches.saved import reduced
 
 
 class OverfullRowError(ValueError):
@@ -233,6 +232,8 @@ class PackLayout:
         """Number of tokens of all sequences, without padding."""
         return int(self.lengths.sum())
 
+    # `flattened` and `split` set several of these cached properties themselves, from those of the whole layout.
+
     @cached_property
     def max_seqlen(self) -> int:
         """Length of the longest sequence in tokens; 0 without any sequence."""
@@ -385,43 +386,3 @@ def as_layout(where: LayoutLike) -> PackLayout:
             "a PackLayout or cu_seqlens"
         )
     return PackLayout.of_cu_seqlens(where)
-
-
-_Array = tuple[Any, ...]
-"""An array as it is pickled: dtype as text, content as bytes, then its sizes if it has several dimensions."""
-
-
-def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Returns the result of `__reduce__` for a dataclass of arrays, with every array as bytes.
-
-    `torch.load` with `weights_only=True` reads this form; it refuses NumPy's own.
-    """
-    arrays: dict[int, _Array] = {}  # by id: an array that two fields share is written once, and shared when read
-
-    def without_array(value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return value
-        shape = value.shape if value.ndim > 1 else ()
-        content = value.tobytes() or None  # `torch.load` refuses empty bytes
-        return arrays.setdefault(id(value), (value.dtype.str, content, *shape))
-
-    return restored, (
-        type(instance),
-        {field.name: without_array(getattr(instance, field.name)) for field in fields(instance)},
-    )
-
-
-def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
-    """Makes a dataclass of the values that `reduced` returned."""
-    arrays: dict[int, Any] = {}
-
-    def with_array(value: Any) -> Any:
-        if not isinstance(value, tuple):  # no field of these dataclasses is a tuple itself
-            return value
-        if id(value) not in arrays:
-            dtype, content, *shape = value
-            array = np.frombuffer(content or b"", dtype=dtype).copy()  # unlike the bytes, a copy can be written to
-            arrays[id(value)] = array.reshape(shape) if shape else array
-        return arrays[id(value)]
-
-    return kind(**{name: with_array(value) for name, value in values.items()})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.batches.layout import reduced
+from packhorse.client.batches.saved import reduced
 
 
 class MediaError(ValueError):

@@ -13,8 +13,9 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from packhorse.client.batches.layout import PackLayout, restored
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.batches.media import MediaLayout
+from packhorse.client.batches.saved import restored
 from packhorse.client.batches.summary import summarize
 from packhorse.client.batches.tensor_memory import aligned_bytes, map_tensors, view_at
 from packhorse.shelf import from_shelf
@@ -184,7 +185,7 @@ def _collate(batches: list[Batch], **options: Any) -> Batch:
     return Batch({key: collate([row[key] for row in batches], **options) for key in first})
 
 
-_NAME_OF_EARLIER_FILES = "packhorse.client.batches.saved.restored"
+_NAME_OF_EARLIER_FILES = "packhorse.client.batches.layout.restored"
 """The name of `restored` in files that were saved when it was in another module."""
 
 # What `torch.load` with `weights_only=True` may call to read a batch.

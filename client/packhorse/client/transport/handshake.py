@@ -17,7 +17,8 @@ _WAIT_SECONDS = 1.0
 """The most time for each wait: connecting, the handshake, the first answer."""
 
 _HANDSHAKES = 2
-"""Handshakes after which a server that closes the connection refuses the client; one that shuts down closes it once."""
+"""A server that closes the connection after this many handshakes in a row refuses the client. One that is shutting down
+does so once."""
 _PAUSE_SECONDS = 0.05
 """The pause after each of them."""
 
@@ -63,7 +64,7 @@ def days_left(endpoint: Endpoint, access: Access) -> float:
 
 
 def _closes_at_once(endpoint: Endpoint, access: Access) -> bool:
-    """Whether the server closes the connection right after the handshake: so TLS 1.3 rejects a client's certificate."""
+    """Whether the server closes the connection right after the handshake, as TLS 1.3 does to reject a certificate."""
     with _secure_connection(endpoint, access) as connection:
         try:
             connection.sendall(_PREFACE)

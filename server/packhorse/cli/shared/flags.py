@@ -52,12 +52,12 @@ def flags_of(
     """Adds a flag for each field of a dataclass to a command, which receives the object itself.
 
     Args:
-        kind: the dataclass.
+        kind: the dataclass; each field has a docstring, and a default that is no factory.
         argument: the command's argument that receives the object.
         names: field → flag's name, with underscores, if they differ.
         choices: field → possible values, if its type does not list them.
         leave_out: fields without a flag.
-        is_optional: whether the argument is None if no flag is given.
+        is_optional: whether the argument is None if all flags have their defaults.
     """
     names, choices = names or {}, choices or {}
     hints, texts = get_type_hints(kind), field_texts(kind)

@@ -38,7 +38,8 @@ class _Chunk(NamedTuple):
 class ComponentOrder:
     """The component of each position from 0 on. Thread-safe.
 
-    A position here is a draw of a segment's weights, so it may be beyond the segment that uses the order.
+    A segment is a part of an epoch in which weights do not change (`mixture`). A position here counts the bins that are
+    dealt by one segment's weights, from 0 on, and may be beyond the segment's end.
 
     Args:
         tree: decides which component gets which position; positions are below the sum of its caps.

@@ -1,7 +1,8 @@
 """Packers of a list, whose bins depend on the order of the sequences: first-fit, worst-fit and next-fit.
 
-Owns packing in a given order, and bins as lists. Leaves the choice of the order to `sequences` and `packing/seqpack`,
-the compiled loops to `list_kernels`, and packers of a histogram to `packhorse.packing.best_fit`.
+Owns packing in a given order, and bins as lists. Compiled loops are imported where they are needed, because that takes
+long; they are in `list_kernels`. Leaves the choice of the order to `sequences` and `packing/seqpack`, and packers of a
+histogram to `packhorse.packing.best_fit`.
 """
 
 from collections.abc import Callable
@@ -62,7 +63,7 @@ def in_bins(
     from packhorse.packing.on_demand.list_kernels import count_values
 
     bin_of, num_bins = packer(lengths[order], capacity, limit)
-    ends, by_bin = count_values(bin_of, num_bins)
+    ends, by_bin = count_values(bin_of, num_bins)  # the sequences, sorted by bin
     return order[by_bin], ends
 
 
@@ -70,5 +71,5 @@ def split_bins(indices: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> list[
     """Returns each bin's indices as a list, from the indices bin after bin and each bin's exclusive end."""
     flat = indices.tolist()
     ends = bin_ends.tolist()
-    with collector_paused():
+    with collector_paused():  # it would walk all lists that are made here, again and again
         return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -25,8 +25,8 @@ from packhorse.wire import (
 )
 
 MAX_POSITION_SPREAD = ADDED_OFFSET
-"""Largest difference of two positions in one message: a position is sent as an offset of 32 bits, the largest of which,
-ADDED_OFFSET, means something else."""
+"""Most consecutive positions in one message: a position is sent as an offset of 32 bits, from 0 to ADDED_OFFSET - 1.
+ADDED_OFFSET itself stands for a bin that was added."""
 
 
 def as_declared(bins: Bins, manifest: Manifest) -> Bins:
@@ -43,7 +43,10 @@ def as_declared(bins: Bins, manifest: Manifest) -> Bins:
 
 def components_in(bins: Bins) -> list[int]:
     """Returns the numbers of the components that have some of the bins, ascending; empty without a mixture."""
-    return [] if bins.component_ids is None else np.flatnonzero(np.bincount(bins.component_ids + 1)[1:]).tolist()
+    if bins.component_ids is None:
+        return []
+    counts = np.bincount(bins.component_ids + 1)  # an empty bin has component -1, and is counted first
+    return np.flatnonzero(counts[1:]).tolist()
 
 
 def encode(
