@@ -46,6 +46,19 @@ def test_documents_of_the_parts_are_those_of_the_file(tmp_path: Path, split: str
     assert sum(part.size_bytes for part in parts) == path.stat().st_size
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+def test_a_file_that_is_given_twice_is_read_twice(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": ["one", "two"]}), path, row_group_size=1)
+    else:
+        path.write_text('{"text": "one"}\n{"text": "two"}\n' if name == "a.jsonl" else "one\ntwo\n")
+    options = DocumentOptions(split="line" if name == "a.txt" else None)
+    files = whole_files(find_documents([path, path], options).files)
+    parts = cut_into_parts(files, lambda kind: cut_for(kind, options))
+    assert documents(parts, options, Skipped()) == ["one", "two"] * 2
+
+
 @pytest.mark.usefixtures("small_parts")
 def test_a_folder_is_cut_between_its_files(tmp_path: Path) -> None:
     for name in "abcdef":

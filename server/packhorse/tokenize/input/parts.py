@@ -65,7 +65,8 @@ def cut_into_parts(files: Sequence[SizedRange], cut_of: Callable[[Kind], Cut | N
     size_bytes = 0
     sized_ranges = chain.from_iterable(_ranges_of(file, cut_of(file.range.kind), part_bytes) for file in files)
     for sized in sized_ranges:
-        if ranges and ranges[-1].path == sized.range.path:
+        # A range that goes on where the one before it ends is joined to it. A file that is given twice begins again.
+        if ranges and (ranges[-1].path, ranges[-1].end) == (sized.range.path, sized.range.begin):
             ranges[-1] = replace(ranges[-1], end=sized.range.end)
         else:
             ranges.append(sized.range)
