@@ -77,11 +77,11 @@ def _check_columns(where: str, schema: Any, columns: Sequence[str], are_texts: b
 def _readable_rows(
     where: str, arrays: Sequence[Any], first_row: int, check: TextCheck
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yields the readable rows of a batch in which at least one is not UTF-8, cell by cell."""
+    """Yields the readable rows of a batch in which at least one is not UTF-8, row by row."""
     for index in range(len(arrays[0])):
         origin = f"{where}, row {first_row + index}"
         try:
-            values = tuple(array[index].as_py() for array in arrays)
+            values = tuple(cells_of(array.slice(index, 1))[0] for array in arrays)
         except UnicodeDecodeError as error:
             check.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
             continue
