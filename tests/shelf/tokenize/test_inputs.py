@@ -151,6 +151,7 @@ def test_a_damaged_compressed_file_is_refused_by_its_name(tmp_path: Path, suffix
         ('[{"text": "a"}, {"text": ', "entry 1 is not JSON"),
         ('[{"text": "a"}', "ends within its array, after entry 0"),
         ('[{"text": "a"}] 5', "something follows the array"),
+        ('[{"text": "a"}] ]', "something follows the array"),
         ('[{"text": "a"}, 5]', "entry 1 has no key 'text'; it has a number"),
         ('{"data": [{"text": "a"}]}', "entry 0 has no key 'text'; it has data"),
         ('["a"]', "entry 0 has no key 'text'; it has text"),

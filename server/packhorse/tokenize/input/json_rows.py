@@ -82,7 +82,7 @@ def _parsed(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
         if at < len(buffer) and number == 0 and not is_array and buffer[at] == "[":
             is_array, at = True, at + 1
             continue
-        if at < len(buffer) and is_array and buffer[at] == "]":
+        if at < len(buffer) and is_array and not is_closed and buffer[at] == "]":
             is_closed, at = True, at + 1
             continue
         failure = "something follows the array"
