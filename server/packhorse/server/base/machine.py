@@ -23,7 +23,8 @@ OWN_FILES = 128
 def allow_descriptors(wanted: int) -> None:
     """Raises the limit of open files as far as this process may; warns if it is below `wanted` + OWN_FILES.
 
-    Shells and service managers start processes with a limit of about 1,024, and let each process raise its own.
+    `wanted` are the descriptors for clients. Shells and service managers start processes with a limit of about 1,024,
+    and let each process raise its own.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -38,10 +39,10 @@ def allow_descriptors(wanted: int) -> None:
 
 
 def most_connections(wanted: int, kept: int) -> int:
-    """Returns how many connections may be open, at most `wanted`, so that enough descriptors remain.
+    """Returns how many connections may be open, 1 to `wanted`, so that enough descriptors remain.
 
-    Enough are `kept` for other connections, and OWN_FILES for the process itself. If more than half of OWN_FILES are
-    open already, the process gets as many as are open and another half of OWN_FILES.
+    Enough are `kept`, for connections that are not counted here, and OWN_FILES for the process itself. If more than
+    half of OWN_FILES are open already, the process gets as many as are open and another half of OWN_FILES.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -96,5 +97,5 @@ def _own_memory_bytes() -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return 0
-    found = (line.partition(":") for line in lines)  # RssAnon:	  123 kB
+    found = (line.partition(":") for line in lines)  # such as "RssAnon:	  123 kB", of 1,024 bytes each
     return sum(int(value.split()[0]) << 10 for name, _, value in found if name in ("RssAnon", "RssShmem"))

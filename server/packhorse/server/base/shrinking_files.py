@@ -41,13 +41,13 @@ def survive_shrinking_files() -> bool:
         return False
     if _HANDLERS:
         return True
-    from numba import carray, cfunc, types  # type: ignore[attr-defined]
+    from numba import carray, cfunc, types  # type: ignore[attr-defined]  # here, because importing it takes long
 
     libc = ctypes.CDLL(None, use_errno=True)
     map_pages = libc.mmap
     map_pages.restype = ctypes.c_uint64
     map_pages.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    page_bytes, page_mask = mmap.PAGESIZE, 2**64 - mmap.PAGESIZE
+    page_bytes, page_mask = mmap.PAGESIZE, 2**64 - mmap.PAGESIZE  # address & page_mask: where its page begins
     protection, flags = mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
 
     def on_bus(number: Any, info: Any, context: Any) -> None:

@@ -20,15 +20,18 @@ SLICE_SECONDS = 0.02
 class Pace:
     """Says when a slice has lasted long enough; the first one begins with this object.
 
+    It counts the time of the thread that calls it, so it is made and restarted in the thread that runs the slice: after
+    a `yield` that may be another one.
+
     Attributes:
-        used_seconds: processor time of all slices that are over.
+        used_seconds: processor time of all slices that were found to be over.
 
     Example:
         >>> pace = Pace()
         >>> for item in items:
         ...     work_on(item)
         ...     if pace.is_over():
-        ...         yield 0
+        ...         yield 0  # bytes of memory that the work needs from now on
         ...         pace.restart()
     """
 
@@ -42,7 +45,7 @@ class Pace:
         self._begin = time.thread_time()
 
     def is_over(self) -> bool:
-        """Whether the slice should end now."""
+        """Returns whether the slice should end now. If so, counts its time: call `restart` before this again."""
         if time.monotonic() < self._end:
             return False
         self.used_seconds += time.thread_time() - self._begin
@@ -50,7 +53,7 @@ class Pace:
 
 
 def finish(slices: TimeSlices[_Result]) -> _Result:
-    """Runs all slices one after the other, and returns the result."""
+    """Runs all slices one after the other, whatever memory they need, and returns the result."""
     while True:
         try:
             next(slices)

@@ -30,7 +30,8 @@ def find_folders(root: Path, is_open: Callable[[str], bool]) -> FoundFolders:
 
     Args:
         root: a folder of prepared folders, or one prepared folder.
-        is_open: whether a dataset of that name is open.
+        is_open: whether a dataset of that name is open. If it is, an old folder that lies aside does not count: the
+            dataset may be being replaced just now.
 
     Raises:
         OSError: the root cannot be read.
@@ -48,7 +49,7 @@ def find_folders(root: Path, is_open: Callable[[str], bool]) -> FoundFolders:
 
 
 def has_folders(root: Path, is_open: Callable[[str], bool]) -> bool:
-    """Whether there are folders for `find_folders` to find."""
+    """Whether there are folders for `find_folders` to find. Waits as long as the disk does."""
     return any(_folders_among(_entries(root), is_open))
 
 
@@ -61,7 +62,7 @@ def has_manifest(folder: Path) -> bool:
 
 
 def _entries(root: Path) -> list[Path]:
-    """Returns everything below the root, or the root itself if it is a prepared folder."""
+    """Returns the files and folders in the root, or the root itself if it is a prepared folder."""
     return [root] if has_manifest(root) else sorted(root.iterdir())
 
 
@@ -76,4 +77,6 @@ def _folders_among(entries: Iterable[Path], is_open: Callable[[str], bool]) -> I
         if not folder.name.startswith(".") and folder.name != _LOST_AND_FOUND and has_manifest(folder):
             yield folder
         elif (crashed := left_aside(folder)) and not is_open(crashed.name) and has_manifest(folder):
-            yield crashed  # a crash left only the folder moved aside: opening fails, and the error says what to do
+            # A crash left only the folder moved aside. Nothing is at the proper path, which is yielded: opening fails,
+            # and the error says what to do.
+            yield crashed

@@ -29,7 +29,7 @@ class MixtureFiles:
 
     Args:
         root: the catalog's root.
-        known: names of mixtures that have been read; if the disk does not answer, they count as there.
+        known: names of mixtures that have been read, a live view; if the disk does not answer, they count as there.
     """
 
     def __init__(self, root: Path, *, known: Collection[str]) -> None:
@@ -76,12 +76,12 @@ class MixtureFiles:
         path = self._root / f"{name}{MIXTURE_SUFFIX}"
         try:
             return path if path.is_file() and not has_manifest(self._root / name) else None
-        except OSError:  # no file can have such a name
+        except OSError:  # the name is too long for a file, or the file may not be looked at
             return None
 
     def _find_names(self) -> Iterator[str]:
         """Yields the name of each mixture's file; logs once a file whose name a dataset has."""
-        if not has_manifest(self._root):
+        if not has_manifest(self._root):  # else the root is a dataset itself, and has no mixtures
             for path in sorted(self._root.glob(f"*{MIXTURE_SUFFIX}")):
                 name = path.name.removesuffix(MIXTURE_SUFFIX)
                 if self.path_of(name) is not None:

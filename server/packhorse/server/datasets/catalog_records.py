@@ -28,7 +28,10 @@ class OpenDataset:
 
 
 class OlderVersion:
-    """A version whose folder was replaced: kept while a stream reads it, and KEEP_SECONDS longer."""
+    """A version whose folder was replaced: kept while a stream reads it, and KEEP_SECONDS longer.
+
+    The catalog calls `read` whenever somebody asks for the version, and before each of its blocks is sent.
+    """
 
     def __init__(self, version: OpenDataset) -> None:
         self.digest = version.dataset.manifest.digest

@@ -26,8 +26,8 @@ class MemoryCatalog:
     """A catalog of datasets without files.
 
     Args:
-        lengths: name → int32 [S], lengths in tokens; ids are indices.
-        options: fields of PlanOptions, and `group_size`.
+        lengths: name → int32 [S], the lengths of S sequences in tokens; ids are indices.
+        options: fields of PlanOptions, and `group_size`, which is None for no groups.
 
     Raises:
         ValueError: an option or a length is out of range.
@@ -57,7 +57,7 @@ class MemoryCatalog:
         self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
     ) -> None:
         """Raises a ServiceError: there are no mixtures."""
-        self.get(name)
+        self.get(name)  # raises another one if there is no such dataset
         raise no_mixture(name)
 
     def takedown(self, dataset: Dataset, *, is_open: bool = False) -> Takedown:
@@ -77,7 +77,7 @@ def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) 
     with TemporaryDirectory(prefix="packhorse-") as folder:
         index = Path(folder, "lengths.idx")
         with index.open("wb") as file:
-            write_index(file, lengths, np.dtype(np.uint16))
+            write_index(file, lengths, np.dtype(np.uint16))  # any type of tokens would do: there are none
         plan_options = dict(options)
         group_size = plan_options.pop("group_size")
         prepare(

@@ -19,7 +19,7 @@ Mode, owner and group are there because a file's time of change does not change 
 
 
 def stamps_of(folder: Path) -> Stamps:
-    """Returns the stamps of a folder's files, by name; empty if it is gone."""
+    """Returns the stamps of a folder's files, by name; empty if it is gone or cannot be read."""
     try:
         stats = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.exists()]
     except OSError:
@@ -52,7 +52,7 @@ class ArrayStamps:
 
     @classmethod
     def of(cls, dataset: PreparedDataset) -> "ArrayStamps":
-        """Opens a dataset's array files once more."""
+        """Opens a dataset's array files once more: a mapped array gives no descriptor."""
         paths = [dataset.path / name for name in sorted(dataset.manifest.checksums) if name.endswith(".npy")]
         with ExitStack() as opened:  # if one cannot be opened, closes those opened before it
             descriptors = {}
@@ -86,7 +86,7 @@ class ArrayStamps:
 
 def _sha256_of(descriptor: int) -> str:
     with open(os.dup(descriptor), "rb") as file:
-        file.seek(0)
+        file.seek(0)  # a copy of a descriptor shares its offset
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

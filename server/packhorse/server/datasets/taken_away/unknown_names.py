@@ -46,13 +46,13 @@ def _listed(noun: str, shown: list[str], num_all: int) -> str:
 
 
 def unknown_names(dataset: Dataset, redaction: Redaction, *, most: int | None = None) -> UnknownNames:
-    """Returns the names in a redaction that its dataset, or its component of a mixture, does not have.
+    """Returns the ids and keys in a redaction that its dataset, or its component of a mixture, does not have.
 
     With `most`, only this many ids are looked up, the lowest.
     """
-    resolved, keys = redaction.resolved(dataset.key_tables[redaction.component])
+    resolved, unknown_keys = redaction.resolved(dataset.key_tables[redaction.component])
     if isinstance(dataset, MixtureDataset):
         dataset = next(each for each in dataset.datasets if each.name == redaction.component)
     ids = resolved.ids[:most]
-    locations = dataset.epoch(0, 0).locate(ids)
-    return UnknownNames(np.setdiff1d(ids, locations.ids[locations.lengths >= 0]), keys)
+    locations = dataset.epoch(0, 0).locate(ids)  # every epoch has the same ids; the length of an unknown one is -1
+    return UnknownNames(np.setdiff1d(ids, locations.ids[locations.lengths >= 0]), unknown_keys)
