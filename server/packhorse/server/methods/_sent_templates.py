@@ -71,7 +71,7 @@ class SentTemplates:
         return NumberedTemplates(np.array(numbers, dtype=np.int64), np.array(defining, dtype=np.int64))
 
     def _make_room(self, template: int) -> None:
-        """Makes room for templates up to `template`, inclusive."""
+        """Makes room for templates up to `template`, inclusive, and for the last byte; new bytes are 0."""
         self._is_known.extend(bytes(max(0, template + 2 - len(self._is_known))))
 
     def _unknown(self, templates: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -79,7 +79,7 @@ class SentTemplates:
         is_known = np.frombuffer(self._is_known, dtype=np.bool_)
         try:
             known = is_known.take(templates)  # -1 takes the last byte, which is 0
-        except IndexError:  # a new greatest number has to take the last byte too, like -1, which is huge as uint64
+        except IndexError:  # a template beyond the bytes takes the last one too, and so does -1: as uint64 it is huge
             last = np.uint64(len(is_known) - 1)
             known = is_known.take(np.minimum(templates.view(np.uint64), last).view(np.int64))
         return np.flatnonzero(~known)

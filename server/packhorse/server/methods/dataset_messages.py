@@ -65,7 +65,7 @@ def components_of(mixture: Dataset, epoch: Source | None = None) -> Iterator[pb.
 
     Args:
         mixture: or a prepared dataset.
-        epoch: one of its epochs, whole: each component then says which of its bins the epoch takes.
+        epoch: one of its epochs, with nothing left out: each component then says which of its bins the epoch takes.
     """
     if not isinstance(mixture, MixtureDataset):
         return
@@ -84,7 +84,7 @@ def components_of(mixture: Dataset, epoch: Source | None = None) -> Iterator[pb.
             keep=manifest.options.keep,
             id_column=manifest.id_column or "",
             key_column=manifest.keys.column if manifest.keys else "",
-            rows_per_bin=rows if rows > 1 else 0,
+            rows_per_bin=rows if rows > 1 else 0,  # 1 is not sent: it means the same as 0
         )
         if taken is not None:
             component.first_epoch, component.first_position, component.num_taken = taken
@@ -100,5 +100,5 @@ def stages_of(mixture: Dataset) -> Iterator[pb.Stage]:
                 first_position=first_position,
                 digest=digest,
                 shares=map(str, shares),
-                bins_per_draw=bins_per_draw if bins_per_draw > 1 else 0,
+                bins_per_draw=bins_per_draw if bins_per_draw > 1 else 0,  # as `rows_per_bin` above
             )

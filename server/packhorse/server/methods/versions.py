@@ -23,7 +23,7 @@ def check_wire_version(version: int) -> None:
 
 def check_reads(dataset: Dataset, takedown: Takedown, version: int) -> None:
     """Refuses a client that is too old for a dataset or its takedown: it would train on what it cannot read."""
-    version = max(version, 1)
+    version = max(version, 1)  # the first clients sent none
     if version >= WIRE_VERSION:
         return
     newer_forms = {

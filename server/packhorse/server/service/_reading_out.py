@@ -36,7 +36,8 @@ async def reading_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
             if not done or reading.cancelled():
                 break
             failure = reading.exception()
-            is_undecodable = isinstance(failure, ServiceError)  # from `followed_call`
+            # `followed_call` raises it for a message that cannot be decoded; more may follow.
+            is_undecodable = isinstance(failure, ServiceError)
             if not is_undecodable and (failure or reading.result() is None):
                 break
         raise

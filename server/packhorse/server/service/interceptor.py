@@ -24,8 +24,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     Args:
         watchers: what each step is shown to, in this order.
-        tokens: the token file. Every call needs one of its tokens, except health checks, which reveal nothing else.
-            None if no call needs a token.
+        tokens: the token file. Every call needs one of its tokens, except health checks, which reveal only whether the
+            server serves. None if no call needs a token.
         on_refusal: called with every refusal.
         writes_to_end: whether messages are written by `workarounds.write_to_its_end`.
     """
@@ -53,7 +53,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         metadata = handler_call_details.invocation_metadata
         refusal = None if handler is None else self._token_refusal(path, metadata)
         call = Call("other" if handler is None else path.removeprefix("/"))
-        call.holder = CALLER.get().name
+        call.holder = CALLER.get().name  # after `_token_refusal`, which sets it
         call.trace_parent = _header(metadata, "traceparent") or ""
         self._all_calls.show("began", call)
         if handler is None:
@@ -68,6 +68,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return None
         try:
             grant = self._tokens.grant_of(_header(metadata, "authorization"))
+            # Beside our service and health, reflection is the only one.
             grant.check_method(path.removeprefix(_SERVICE_PREFIX) if path.startswith(_SERVICE_PREFIX) else REFLECTION)
         except ServiceError as error:
             self._on_refusal(error)

@@ -83,7 +83,7 @@ def status_details(error: ServiceError) -> bytes:
         delay = Duration()
         delay.FromMilliseconds(int(error.retry_after_seconds * 1000))
         details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
-    code, _ = STATUS_OF_REASON[error.reason].value
+    code, _ = STATUS_OF_REASON[error.reason].value  # such as (3, "invalid argument")
     return bytes(status_pb2.Status(code=code, message=error.message, details=details).SerializeToString())
 
 

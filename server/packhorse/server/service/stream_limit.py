@@ -13,8 +13,8 @@ class StreamLimit:
     """Counts open streams.
 
     Each process writes its own number into a file that all processes map, and reads the others'. No lock is needed: a
-    process first counts its stream, then looks at the sum. If two processes ask for the last permit at one moment, both
-    may be refused, but never both admitted.
+    process first counts its stream, then looks at the sum. If two processes ask for the last place at one moment, both
+    may be refused, but never both admitted. Within a process only its event loop changes the number.
 
     Example:
         >>> limit = StreamLimit(1)

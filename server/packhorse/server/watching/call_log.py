@@ -1,4 +1,4 @@
-"""The log of calls: streams that open and end, refusals, and at debug every call.
+"""The log of calls: streams that open and end, refusals, and at debug every other call.
 
 Leaves the record of a call to `calls`, and its metrics to `call_metrics`.
 """
@@ -23,16 +23,16 @@ few lines, because strangers can cause as many as they like."""
 
 
 class CallLog(Watcher):
-    """Logs the beginning and end of streams, refusals, and at debug every call."""
+    """Logs the beginning and end of streams, refusals, and at debug every other call."""
 
     def __init__(self) -> None:
         for logger, most_lines in MOST_LINES.items():
-            if not logger.filters:
+            if not logger.filters:  # the servers of one process share the loggers
                 logger.addFilter(LineLimit(most_lines))
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
         """Logs a new stream once its first block or answer was sent: logging before would delay that message."""
-        num_headers = 1 if isinstance(message, pb.StreamBinsResponse) else 0
+        num_headers = 1 if isinstance(message, pb.StreamBinsResponse) else 0  # a PackStream has none
         if call.is_stream and call.num_sent == num_headers + 1:
             _STREAMS_LOG.info("stream opened", extra=fields(stream=call.id, **_identity(call)))
 
@@ -40,9 +40,10 @@ class CallLog(Watcher):
         """Logs the end of a stream, or a single call."""
         outcome = {"status": call.status.name, "seconds": round(call.seconds, 6), "why": call.message}
         if call.is_stream and call.num_sent:
+            # The first message is no block: it is the header of a StreamBins, or answers the options of a PackStream.
             counts = {"blocks": call.num_sent - 1, "bytes": call.sent_bytes, "blocked": round(call.blocked_seconds, 3)}
             _STREAMS_LOG.info("stream ended", extra=fields(stream=call.id, **_identity(call), **counts, **outcome))
-        elif call.is_stream and call.status is grpc.StatusCode.OK:  # nobody refused it
+        elif call.is_stream and call.status is grpc.StatusCode.OK:  # nobody refused it: the client sent no request
             _REFUSED_LOG.info(
                 "stream left before its first message", extra=fields(**_identity(call), seconds=outcome["seconds"])
             )

@@ -30,7 +30,7 @@ class CallMetrics(Watcher):
             self._metrics.blocked_streams.labels(call.name).inc()
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Counts the time that a stream's message waited; at its first message, counts a resumed stream."""
+        """Counts the time that a stream's message waited; at the first, counts a stream that begins after step 0."""
         if not call.is_stream:
             return
         self._metrics.blocked_streams.labels(call.name).dec()
@@ -41,7 +41,7 @@ class CallMetrics(Watcher):
 
     def ended(self, call: Call) -> None:
         """Measures a call."""
-        if call.is_stream and call.sending_since is not None:
+        if call.is_stream and call.sending_since is not None:  # its last message waited, and `sent` was not called
             self._metrics.blocked_streams.labels(call.name).dec()
         labels = (call.method, call.status.name)
         self._metrics.call_seconds.labels(*labels).observe(call.seconds)

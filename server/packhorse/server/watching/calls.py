@@ -89,7 +89,7 @@ class Call:
 
 
 class Watcher:
-    """An observer of calls. The interceptor calls its methods in the event loop; here they do nothing."""
+    """An observer of calls. `AllCalls.show` calls its methods by name, in the event loop. Here they do nothing."""
 
     def began(self, call: Call) -> None:
         """Is called when a call comes in, before its request is here."""
@@ -98,7 +98,7 @@ class Watcher:
         """Is called when a message of a stream is ready, before it waits for its client."""
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Is called when the message was sent, after it had waited for its client (flow control)."""
+        """Is called when that message was sent, after it had waited for its client (flow control)."""
 
     def ended(self, call: Call) -> None:
         """Is called when the call is over."""

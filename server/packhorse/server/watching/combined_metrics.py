@@ -25,6 +25,7 @@ class CombinedMetrics:
     """
 
     def __init__(self, folder: Path, families: Callable[[], Iterable[Iterable[Metric]]]) -> None:
+        # It adds itself to a registry, which nobody asks here.
         self._files = MultiProcessCollector(CollectorRegistry(), str(folder))  # type: ignore[no-untyped-call]
         self._families = families
 

@@ -19,6 +19,7 @@ def file_values(
 
     def unusable() -> FileValues:
         access_files = (("tokens", tokens), ("certificates", certificates))
+        # A value's labels are (kind, name); a server has one of each of these, so they need no name.
         of_access = [(kind, "") for kind, files in access_files if files is not None and files.trouble]
         return dict.fromkeys([*mixtures.troubles(), *corpora.troubles(), *of_access], 1)
 

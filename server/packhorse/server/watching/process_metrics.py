@@ -30,6 +30,7 @@ class ProcessMetrics:
     def __init__(self, metrics: Metrics, connections: Connections) -> None:
         self._metrics = metrics
         self._connections = connections
+        # What was measured last, and what the counters among the metrics hold by then:
         self._resources = Resources()
         self._bytes_without_request = 0
         self._num_left_out = 0
@@ -46,7 +47,7 @@ class ProcessMetrics:
         metrics, connections = self._metrics, self._connections
         connections.look()
         before, now = self._resources, Resources.now()
-        num_left_out = STDERR.num_left_out
+        num_left_out = STDERR.num_left_out  # lines of the log that could not be written
         metrics.processor_seconds.inc(now.processor_seconds - before.processor_seconds)
         metrics.memory.set(now.memory_bytes)
         metrics.memory_limit.set(now.memory_limit_bytes)

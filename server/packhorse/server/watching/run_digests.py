@@ -18,7 +18,8 @@ MOST_RUNS = 64
 """Most pairs of a run and a digest that are remembered: those whose streams opened or ended last."""
 
 KEEP_SECONDS = 3600.0
-"""How long a digest is shown after a stream of its run last opened with it, or ended."""
+"""How long a digest is shown after a stream of its run last opened with it, or ended. It goes when the next stream
+of any run opens or ends after that; sooner only if there are more than MOST_RUNS."""
 
 _Key: TypeAlias = tuple[str, str, str]
 """(dataset, run, digest): the labels of the metric."""
@@ -51,13 +52,13 @@ class RunDigests(Watcher):
         self._show(key)
 
     def ended(self, call: Call) -> None:
-        """Keeps a run's digest for KEEP_SECONDS after its stream has ended."""
+        """Keeps a run's digest for another KEEP_SECONDS when its stream has ended."""
         key = self._key_of_call.pop(call, None)
         if key is not None:
             self._show(key)
 
     def _show(self, key: _Key) -> None:
-        """Shows a digest as seen now, and takes old ones off the metric."""
+        """Shows a digest as seen now, and old ones as 0, because processes may share the metric in files."""
         now = time.monotonic()
         self._seen_at[key] = now
         self._seen_at.move_to_end(key)
