@@ -18,7 +18,7 @@ _MANY_BYTES = 1 << 26
 
 def check_execution(execution: Execution) -> None:
     """Raises a ValueError if fields are given that have no effect on tokenizing."""
-    execution.refuse("tokenizing", time_limit_seconds=None)
+    execution.refuse("tokenizing", time_limit_seconds=None)  # this field may only be None
     if execution.engine == "threads":
         raise ValueError(parameter("engine") + " must be one of processes, ray, got 'threads'")
 

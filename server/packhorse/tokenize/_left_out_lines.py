@@ -42,5 +42,6 @@ def recorded_lines(output: str | os.PathLike[str]) -> list[str]:
     counts = left_out_of(output)
     path = unused_path(output)
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"unused": {}}
+    # `left_out_of` counts a field too, as "not used: NAME"; here it has a line of its own.
     rest = {name: count for name, count in counts.items() if not name.startswith("not used: ")}
     return [*unused_lines(content["unused"]), *([f"left out   {left_out_text(rest)}"] if rest else [])]

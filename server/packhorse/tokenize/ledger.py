@@ -53,7 +53,10 @@ def join_ledgers(output: str | os.PathLike[str], parts: Sequence[str | os.PathLi
 def write_unused(
     output: str | os.PathLike[str], *, sequences: int, open_turns: int, unused: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Writes `X.unused.json`: fields that are not in the tokens, and the number of trained turns without an end."""
+    """Writes `X.unused.json`: how many sequences, and trained turns without an end, there are, and the unused fields.
+
+    `unused` is as `Tally.unused` has it.
+    """
     content = {"sequences": sequences, "open_turns": open_turns, "unused": unused}
     path = unused_path(output)
     with AtomicFiles([path], overwrite=True) as files:

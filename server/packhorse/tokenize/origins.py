@@ -25,6 +25,7 @@ from packhorse.tokenize.input.skipped import Skipped
 from packhorse.tokenize.input.text_check import TextCheck
 
 _FORMS = {form.__name__: form for form in (ChatColumns, PairColumns, PreferenceColumns)}
+"""The form in `X.rows.json` → its class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,7 +81,7 @@ def trace_sequence(tokens: str | os.PathLike[str], number: int) -> TracedSequenc
     if not path.is_file():
         return None
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    options = content["columns"]
+    options = content["columns"]  # JSON has no tuples and paths
     options["ignore"] = tuple(options["ignore"])
     if options["chat_template"] is not None:
         options["chat_template"] = Path(options["chat_template"])
@@ -92,8 +93,9 @@ def trace_sequence(tokens: str | os.PathLike[str], number: int) -> TracedSequenc
     sequences_per_row = 2 if isinstance(columns, PreferenceColumns) else 1
     row_number, number_in_row = divmod(number, sequences_per_row)
     files = whole_files(row_files(content["inputs"]).files)
-    check = TextCheck("skip", Skipped(), "skip")
-    rows = chain.from_iterable(rows_of(file.range, encoder.required, encoder.optional, check, set()) for file in files)
+    check = TextCheck(undecodable="skip", skipped=Skipped(), on_bad_row="skip")
+    seen: set[str] = set()  # filled by `rows_of`, and not needed here
+    rows = chain.from_iterable(rows_of(file.range, encoder.required, encoder.optional, check, seen) for file in files)
     left_out = _left_out(tokens)
     kept_rows = (row for row in rows if not left_out or str(row.origin) not in left_out)
     row = next((row for count, row in enumerate(kept_rows) if count == row_number), None)

@@ -52,11 +52,11 @@ class TokenizeFlags:
 
     @property
     def form_columns(self) -> dict[str, str]:
-        """The columns of FORM_COLUMNS that have a flag: kind of column → its name."""
+        """The columns of FORM_COLUMNS whose flag is given: kind of column → its name."""
         columns = {kind: getattr(self, f"{kind}_column") for kind in FORM_COLUMNS}
         return {kind: name for kind, name in columns.items() if name is not None}
 
     @property
     def are_for_text(self) -> bool:
-        """Whether one of the flags is there that only plain text has, besides --bos."""
+        """Whether a flag is given that only plain text has; not --bos, which is refused in words of its own."""
         return any(value is not None for value in (self.text_column, self.id_column, self.documents, self.glob))

@@ -21,15 +21,18 @@ class UnknownCharacters:
 
     @classmethod
     def of(cls, model: Any) -> Self:
-        """Finds out how a `tokenizers.Tokenizer` treats them."""
+        """Finds out how a `tokenizers.Tokenizer` treats them.
+
+        Its model has the unknown token's text as `unk_token`, or, if it is a Unigram, the id as `unk_id`.
+        """
         unknown = getattr(model.model, "unk_token", None)
         unknown_id = model.token_to_id(unknown) if unknown else getattr(model.model, "unk_id", None)
         return cls(unknown_id, known_characters(model))
 
     def count(self, model: Any, text: str, ids: list[int]) -> int:
-        """Returns how many characters of a text were dropped, or how many unknown tokens `ids` has.
+        """Returns how many characters of a text, white space aside, were dropped, or how many unknown tokens `ids` has.
 
-        White space is not counted.
+        `ids` are the tokens of the text.
         """
         if self.known is not None:
             return len(dropped_characters(model, self.known, text))

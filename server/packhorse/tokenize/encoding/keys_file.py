@@ -48,7 +48,7 @@ class KeysFile:
         path = str(keys_path(output))
         _, reader = open_arrow(path)
         for batch in record_batches(reader, path):
-            self.append(batch.column(0))
+            self.append(batch.column(0))  # an Arrow array of texts, which Arrow takes as it is
 
     def __enter__(self) -> Self:
         return self
@@ -56,6 +56,6 @@ class KeysFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if kind is None:  # else the file is discarded
             self._writer.close()
         self._files.__exit__(kind, error, trace)

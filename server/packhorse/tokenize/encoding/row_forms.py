@@ -31,7 +31,7 @@ class Pairs(RowEncoder):
     """Rows of prompts and responses."""
 
     def __init__(self, columns: PairColumns, tokenizer: ChatTokenizer, path: Path, cutoff_len: int | None) -> None:
-        is_alpaca = columns.prompt == "instruction"
+        is_alpaca = columns.prompt == "instruction"  # its rows are instruction, input (often empty) and output
         super().__init__(
             columns,
             tokenizer,
@@ -69,8 +69,10 @@ class Preferences(RowEncoder):
         chosen, rejected, prompt = cells["chosen"], cells["rejected"], cells.get("prompt")
         if chosen == rejected:
             raise NoTargetsError("chosen and rejected are the same answer, which prefers nothing")
-        # Whether the chosen answer is a list of messages that begins with the prompt.
+        # Whether the chosen answer is a list of messages that begins with the prompt. If the prompt is text beside such
+        # a list, it is taken for the text of the list's first message.
         holds_prompt = isinstance(chosen, list) and (isinstance(prompt, str) or chosen[: len(prompt or ())] == prompt)
+        # In a column that the user named, such a prompt is refused. In the standard column it is not used.
         if prompt is not None and holds_prompt and self._columns.prompt is not None:
             raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
         if prompt is None or holds_prompt:

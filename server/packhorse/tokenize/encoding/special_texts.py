@@ -40,11 +40,11 @@ class SpecialTexts:
     begin_id: int | None
     """The token that is put before every text; None for none."""
     begin: str
-    """The text of `begin_id`; empty for none."""
+    """The text of `begin_id`; empty for none, and for a token that is not special."""
     end_id: int | None
     """The token that ends every text; None for none."""
     end: str
-    """The text of `end_id`; empty for none."""
+    """The text of `end_id`; empty for none, and for a token that is not special."""
 
     @classmethod
     def of(cls, model: Any, treatment: SpecialInText, *, begin_id: int | None, end_id: int | None) -> Self:
@@ -83,8 +83,10 @@ class SpecialTexts:
         """Returns how many special tokens are in a text's encoding, apart from the text's own first and last token."""
         if not prepared.spells_special:
             return 0
+        # (id, 1 if the tokenizer put it around the text)
         pairs = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         in_text = sum(number in self.ids for number, is_around in pairs if not is_around)
+        # Only if special tokens are kept does the text still have its own ends.
         return in_text - (prepared.own_ends if self.treatment == "keep" else 0)
 
     def _inner(self, text: str) -> tuple[int, int]:

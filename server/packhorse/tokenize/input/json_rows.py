@@ -98,6 +98,7 @@ def _parsed(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
                     continue
         if is_at_end:
             break
+        # At least as much again as is not parsed: a long value is parsed anew after each read, so there must be few.
         more = text.read(max(_READ_CHARACTERS, len(buffer) - at))
         buffer, at, is_at_end = buffer[at:] + more, 0, not more
     if at < len(buffer):

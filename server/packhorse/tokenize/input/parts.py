@@ -92,13 +92,17 @@ def _ranges_of(file: SizedRange, cut: Cut | None, part_bytes: int) -> Iterator[S
                 end = next_cut(opened, min(begin + part_bytes, source.end), cut)
                 yield SizedRange(replace(source, begin=begin, end=end), end - begin)
                 begin = end
-    else:  # a folder's file is text as a whole, or left out as a whole; others cannot be cut
+    else:  # it is small, is to be read whole, or cannot be cut, such as a compressed one
         yield file
 
 
 def next_cut(file: BinaryIO, offset: int, cut: Cut) -> int:
-    """Returns the first offset at which a file may be cut, at `offset` (in bytes, above 0) or after it."""
-    file.seek(offset - 1)
+    """Returns an offset at which a file may be cut, at `offset` (in bytes, above 0) or after it.
+
+    For "line" that is where the next line begins; for "paragraph", where the first blank line that begins at `offset`
+    or later ends. If there is no such line, it is the file's end.
+    """
+    file.seek(offset - 1)  # if this byte ends a line, the next line begins at `offset` itself
     line = file.readline()
     if cut == "paragraph":
         line = file.readline()

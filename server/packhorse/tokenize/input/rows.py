@@ -53,7 +53,7 @@ def rows_of(
     Memory holds one row of JSON, or one batch of a table.
 
     Raises:
-        ValueError: a required column or key is missing, or a line is not JSON.
+        ValueError: a table lacks a required column, a file of JSON cannot be parsed, or `check` refuses a row.
     """
     if source.kind in ("Parquet", "Arrow"):
         names = column_names(source)
@@ -80,11 +80,11 @@ def column_names(source: FileRange) -> list[str]:
 
 
 def first_column_names(source: FileRange) -> list[str]:
-    """Returns the columns of a table, or the keys of the first row of JSON; none if that row cannot be read."""
+    """Returns the columns of a table, or the keys of the first row of JSON that can be read; none if there is none."""
     if source.kind in ("Parquet", "Arrow"):
         return column_names(source)
     try:
-        _, row = next(json_rows(source, (), TextCheck("skip", Skipped())))
-    except (StopIteration, ValueError):  # reading the rows later reports what is wrong
+        _, row = next(json_rows(source, (), TextCheck(undecodable="skip", skipped=Skipped())))
+    except (StopIteration, ValueError):  # no row, or many bad ones before it: reading the rows later reports that
         return []
     return list(row) if isinstance(row, dict) else []

@@ -34,7 +34,7 @@ def table_rows(
 
 
 def _parquet_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
-    """Yields (number of its first row in the file, record batch)."""
+    """Yields (number of its first row in the file, record batch); rows are counted from 0."""
     with open_parquet(source.path) as file:
         _check_columns(source.where, file.schema_arrow, columns, are_texts)
         first_row = sum(file.metadata.row_group(group).num_rows for group in range(source.begin))
@@ -45,7 +45,7 @@ def _parquet_batches(source: FileRange, columns: Sequence[str], are_texts: bool)
 
 
 def _arrow_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
-    """Yields (number of its first row in the file, record batch)."""
+    """Yields (number of its first row in the file, record batch); rows are counted from 0, and a file is one range."""
     reader = arrow_reader(source)
     _check_columns(source.where, reader.schema, columns, are_texts)
     num_read = 0
