@@ -127,6 +127,20 @@ def test_a_switch_that_was_renamed():
     assert [CliRunner().invoke(command, given).stdout for given in (["--silent"], [])] == ["True\n", "False\n"]
 
 
+def test_an_old_flag_of_zero_is_a_value():
+    @click.command
+    @click.option("--limit", type=int, default=8)
+    @click.option("--names", multiple=True, default=["a"])
+    @old_flag("packhorse serve", "--most", **WHEN, instead="--limit", type=int)
+    @old_flag("packhorse serve", "--called", **WHEN, instead="--names", multiple=True)
+    def command(limit, names):
+        click.echo((limit, names))
+
+    run = CliRunner().invoke
+    assert [run(command, given).stdout for given in (["--most", "0"], [])] == ["(0, ('a',))\n", "(8, ('a',))\n"]
+    assert run(command, ["--called", "b"]).stdout == "(8, ('b',))\n"
+
+
 @pytest.mark.parametrize("removed", ["0.2", "0.1", "0.2.9"])
 def test_nothing_is_declared_that_goes_without_a_release_that_warns(removed):
     with pytest.raises(ValueError, match=r"old cannot go in 0\.\d"):

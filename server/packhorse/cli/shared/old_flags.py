@@ -28,7 +28,7 @@ def old_flag(
 
     def hand_over(context: click.Context, option: click.Parameter, value: Any) -> None:
         """Makes the old flag's value the default of the new flag, and warns."""
-        if value in (None, False, ()):
+        if value is None or value is False or value == ():  # the old flag was not given; 0 is a value, and == False
             return
         new = next(each for each in context.command.params if instead in each.opts)
         if new.resolve_envvar_value(context) is not None:  # a variable would come before a default
