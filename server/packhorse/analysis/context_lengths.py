@@ -45,8 +45,9 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     """Plans a dataset's sequences for the powers of two around its own max_seq_len.
 
     Sequences that are too long are treated by the dataset's over-length policy; if that is "error", they are truncated.
-    A group that is too long is dropped as a whole. The packer is best-fit; if the number of sequences in a bin is
-    limited, it is the better of best-fit and balanced.
+    A group that is too long is dropped as a whole. One that the dataset itself left out is not planned for longer
+    context lengths either, because a folder does not store its tokens. The packer is best-fit; if the number of
+    sequences in a bin is limited, it is the better of best-fit and balanced.
 
     Returns:
         One for each context length, ascending, the dataset's own among them; only that one if the dataset has both
@@ -60,9 +61,7 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     manifest, rule, lengths = dataset.manifest, rule_of(dataset), lengths_before(dataset)
     own_max_seq_len = manifest.max_seq_len
     if manifest.resources and manifest.groups:
-        own = _figures_at(dataset, lengths, own_max_seq_len)
-        # `lengths` lacks the groups that were left out, so their figures come from the manifest.
-        return [replace(own, sequences_cut=manifest.groups.num_dropped, tokens_cut=manifest.over_length.tokens)]
+        return [_figures_at(dataset, lengths, own_max_seq_len)]
     shortest, longest = own_max_seq_len / _SHORTER, own_max_seq_len * _LONGER
     powers = {1 << bits for bits in range(31) if shortest <= 1 << bits <= longest}
     drops = options_of(dataset).over_length == "drop"
@@ -81,13 +80,19 @@ def _figures_at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_le
     else:
         plan = _planned(dataset, kept, max_seq_len)
         tokens = int(plan.rooms.astype("int64") @ plan.counts)
+    num_cut = sum(count for length, count in lengths.items() if length > rule.longest)
+    tokens_cut = _tokens(lengths) - _tokens(kept)
+    if dataset.manifest.groups is not None and max_seq_len <= options.max_seq_len:
+        # `lengths` lacks the groups that preparing left out, which are too long for shorter bins as well.
+        num_cut += dataset.manifest.groups.num_dropped
+        tokens_cut += dataset.manifest.over_length.tokens
     return ContextLength(
         max_seq_len=max_seq_len,
         bins=plan.num_bins,
         efficiency=tokens / (plan.num_bins * max_seq_len),
         padded_efficiency=tokens / (plan.num_sequences * max_seq_len),
-        sequences_cut=sum(count for length, count in lengths.items() if length > rule.longest),
-        tokens_cut=_tokens(lengths) - _tokens(kept),
+        sequences_cut=num_cut,
+        tokens_cut=tokens_cut,
         plan=plan,
     )
 

@@ -154,3 +154,12 @@ def test_windows_are_compared(prepared: PreparedDataset, tmp_path: Path) -> None
     assert [row["num_windows"] for row in rows] == [1, 8]
     assert rows[1]["chi_square"] > 2 > rows[0]["chi_square"]
     assert rows[1]["neighbours"] > 1.5
+
+
+def test_groups_that_were_left_out_are_counted_up_to_the_own_context_length(tmp_path: Path) -> None:
+    pairs = [10, 10, 20, 20, 30, 31]  # the last pair is too long
+    dataset = dataset_of(tmp_path, pairs, max_seq_len=48, group_size=2, over_length="drop")
+    choices = {each.max_seq_len: each for each in context_lengths(dataset)}
+    assert (choices[48].sequences_cut, choices[48].tokens_cut) == (1, 61)
+    assert (choices[32].sequences_cut, choices[32].tokens_cut) == (2, 101)
+    assert (choices[64].sequences_cut, choices[64].tokens_cut) == (0, 0)
