@@ -113,12 +113,13 @@ def dataset_report(
         ValueError: ranks share bins, and the run's world_size is not a multiple of the ranks of a bin.
     """
     manifest, plan = dataset.manifest, dataset.plan
-    ends = np.cumsum(plan.counts)
+    by_room = np.argsort(plan.rooms, kind="stable")  # with resources, `plan.rooms` has the classes' order
+    ends = np.cumsum(plan.counts[by_room])
     choices = context_lengths(dataset)
     return DatasetReport(
         dataset=dataset,
         stats=stats_of(manifest, dataset.templates),
-        quantiles={q: int(plan.rooms[np.searchsorted(ends, q * ends[-1])]) for q in _QUANTILES},
+        quantiles={q: int(plan.rooms[by_room[np.searchsorted(ends, q * ends[-1])]]) for q in _QUANTILES},
         mean_room=manifest.total_tokens / plan.num_sequences,
         real_token_efficiency=manifest.fed_tokens / manifest.total_capacity,
         bin_mates_again=bin_mates_again(plan),

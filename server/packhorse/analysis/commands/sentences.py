@@ -25,7 +25,7 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
     measured = "rooms of groups" if dataset.has_groups else "lengths" if rule_of(dataset).is_plain else "rooms"
     quantiles = ", ".join(f"p{round(100 * q)} {room:,}" for q, room in report.quantiles.items())
     yield (
-        f"{measured}: {rooms[0]:,} to {rooms[-1]:,} tokens, mean {report.mean_room:,.1f}, {quantiles}; "
+        f"{measured}: {rooms.min():,} to {rooms.max():,} tokens, mean {report.mean_room:,.1f}, {quantiles}; "
         f"{manifest.num_rooms:,} {'classes of sizes' if manifest.resources else 'distinct'}"
     )
     yield (

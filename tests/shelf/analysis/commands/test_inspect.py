@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 from tests.flat_words import prepare
 
-from packhorse.analysis import context_lengths
+from packhorse.analysis import context_lengths, dataset_report
 from packhorse.analysis.commands.inspect import command
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.epoch.figures.waiting import waiting_of_plan
+from packhorse.prepare import Resource
 from packhorse.topology import Topology
 
 
@@ -163,3 +164,17 @@ def test_groups_that_were_left_out_are_counted_up_to_the_own_context_length(tmp_
     assert (choices[48].sequences_cut, choices[48].tokens_cut) == (1, 61)
     assert (choices[32].sequences_cut, choices[32].tokens_cut) == (2, 101)
     assert (choices[64].sequences_cut, choices[64].tokens_cut) == (0, 0)
+
+
+def test_rooms_are_in_order_though_classes_of_resources_are_not(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    table = {"n": generator.integers(1, 4000, 20_000), "num_tiles": generator.integers(0, 40, 20_000)}
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    tiles = Resource.parse("tiles=num_tiles:64")
+    prepare(tmp_path / "x.parquet", length_column="n", resources=(tiles,), max_seq_len=4096, output=tmp_path / "set")
+    dataset = open_prepared(tmp_path / "set")
+    rooms = np.repeat(dataset.plan.rooms, dataset.plan.counts)
+    assert (np.diff(rooms) < 0).any()
+    quantiles = dataset_report(dataset).quantiles
+    assert quantiles == {q: np.quantile(rooms, q, method="inverted_cdf") for q in quantiles}
+    assert f"lengths: {rooms.min():,} to {rooms.max():,} tokens" in run(str(dataset.path))
