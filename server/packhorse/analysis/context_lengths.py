@@ -30,7 +30,8 @@ class ContextLength:
     padded_efficiency: float
     """The same if each row holds one padded sequence."""
     sequences_cut: int
-    """Sequences that are too long, and so are truncated, split or dropped by the dataset's over-length policy."""
+    """Sequences that are too long, and so are truncated, split or dropped by the dataset's over-length policy; in a
+    dataset whose plan packs groups, the groups that are left out."""
     tokens_cut: int
     """Tokens that the policy leaves out."""
     plan: PlanIndex
@@ -42,7 +43,7 @@ class ContextLength:
 
 
 def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
-    """Plans a dataset's sequences for the powers of two around its own max_seq_len.
+    """Plans a dataset's sequences for the powers of two around its own max_seq_len, which keeps its prepared plan.
 
     Sequences that are too long are treated by the dataset's over-length policy; if that is "error", they are truncated.
     A group that is too long is dropped as a whole. One that the dataset itself left out is not planned for longer
@@ -50,8 +51,8 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     sequences in a bin is limited, it is the better of best-fit and balanced.
 
     Returns:
-        One for each context length, ascending, the dataset's own among them; only that one if the dataset has both
-        resources and groups.
+        One for each context length into which any sequence fits, ascending, the dataset's own among them; only that
+        one if the dataset has resources.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -60,7 +61,7 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     """
     manifest, rule, lengths = dataset.manifest, rule_of(dataset), lengths_before(dataset)
     own_max_seq_len = manifest.max_seq_len
-    if manifest.resources and manifest.groups:
+    if manifest.resources:  # `lengths` lacks how much of them each sequence needs, so nothing else can be planned
         return [_figures_at(dataset, lengths, own_max_seq_len)]
     shortest, longest = own_max_seq_len / _SHORTER, own_max_seq_len * _LONGER
     powers = {1 << bits for bits in range(31) if shortest <= 1 << bits <= longest}
@@ -75,7 +76,8 @@ def _figures_at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_le
     options = options_of(dataset)
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)
     kept = fit(lengths, rule.longest, options.over_length)
-    if max_seq_len == options.max_seq_len:  # the prepared plan; with resources its rooms are classes, and have no sum
+    if max_seq_len == options.max_seq_len:
+        # The prepared plan. With resources its rooms are rounded up, so the manifest has the sum.
         plan, tokens = dataset.plan, dataset.manifest.total_tokens
     else:
         plan = _planned(dataset, kept, max_seq_len)

@@ -54,9 +54,10 @@ def dataset_facts(dataset: PreparedDataset | MixtureDataset) -> dict[str, Any]:
 
 
 def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
-    """Returns the facts that take seconds: versions, other context lengths, packers, ways without packing, and waiting.
+    """Returns the facts that take seconds: other context lengths, packers, ways without packing, waiting, and so on.
 
-    Packers know tokens only. So "packers" is empty for a dataset whose resources have caps.
+    Waiting is that at the dataset's own context length. Packers know tokens only. So "packers" is empty for a dataset
+    whose resources have caps.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -64,6 +65,7 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
         16
     """
     rule = dataset.manifest.options.context
+    # If ranks share bins, `dataset_report` takes only a multiple of the ranks of a bin.
     ranks = _WORLD_SIZE * (1 if rule is None else rule.max_context_parallel)
     report = dataset_report(dataset, run=Topology(world_size=ranks, accumulation=_ACCUMULATION))
     packers: list[dict[str, Any]] = []

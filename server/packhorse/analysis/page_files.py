@@ -13,6 +13,7 @@ from typing import Any
 
 _FOLDER = Path(__file__).parent / "page"
 _MAIN = "page.js"
+"""The script that imports the others."""
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".json": "application/json"}
 
 
@@ -41,7 +42,8 @@ def html_report(datasets: list[dict[str, Any]]) -> str:
     files = {name: content.decode() for name, (_, content) in page_files().items()}
     scripts = {name: _with_bare_imports(content) for name, content in files.items() if name.endswith(".js")}
     modules = {name: _data_url(content) for name, content in scripts.items() if name != _MAIN}
-    document = json.dumps({"server": None, "activity": None, "datasets": datasets}).replace("<", "\\u003c")
+    status = {"server": None, "activity": None, "datasets": datasets}  # as in status.schema.json
+    document = json.dumps(status).replace("<", "\\u003c")  # so that no text in it, such as </script>, ends the element
     head = [
         *(f"<style>{files[name]}</style>" for name in ("uplot.css", "page.css")),
         f'<script type="importmap">{json.dumps({"imports": modules})}</script>',

@@ -24,7 +24,7 @@ def standard_errors(dataset: PreparedDataset) -> dict[str, float]:
     divided by √10 (the method of random groups: Wolter, Introduction to Variance Estimation, chapter 2).
 
     Args:
-        dataset: a dataset without groups, whose ids are row numbers of the sample.
+        dataset: a dataset without groups and resources, whose ids are row numbers of the sample.
 
     Returns:
         "packed", and each way of `ways_without_packing` → one standard error of its efficiency, as a share; empty if
@@ -38,12 +38,14 @@ def standard_errors(dataset: PreparedDataset) -> dict[str, float]:
     plan, options = dataset.plan, dataset.manifest.options
     if plan.num_sequences < _TENTHS:
         return {}
+    # The room of each sequence: in the order of the pool, which ascends by room, and then in the order of rows.
     rooms = np.repeat(plan.rooms, plan.counts)[np.argsort(dataset.ids, kind="stable")]
     efficiencies: dict[str, list[float]] = {}
     for tenth in np.array_split(rooms, _TENTHS):
         counts = Counter(tenth.tolist())
         packed = pack_histogram(counts, options.max_seq_len, max_sequences_per_bin=options.max_sequences_per_bin)
         efficiencies.setdefault("packed", []).append(packed.efficiency)
-        for way in ways_without_packing(counts, RoomRule(options.max_seq_len), "error", options.max_sequences_per_bin):
+        rule = RoomRule(options.max_seq_len)  # `counts` are of rooms already, which all fit
+        for way in ways_without_packing(counts, rule, "error", options.max_sequences_per_bin):
             efficiencies.setdefault(way.way, []).append(way.efficiency)
     return {name: float(np.std(values, ddof=1)) / sqrt(_TENTHS) for name, values in efficiencies.items()}

@@ -25,7 +25,10 @@ from packhorse.topology import Balance, Topology
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingRow:
-    """How long ranks wait for each other, for one context length and world size."""
+    """How long ranks wait for each other, for one context length and world size.
+
+    Both are measured: waiting at every step (FSDP), and waiting once in an optimizer step (DDP).
+    """
 
     max_seq_len: int
     """Context length in tokens."""
@@ -47,7 +50,7 @@ class WaitingRow:
         return measured.at_steps if at_steps else measured.at_optimizer_steps
 
     def facts(self) -> dict[str, Any]:
-        """Returns the row as JSON values: `excess` and `idle` at steps and at optimizer steps, for every balance."""
+        """Returns the row as JSON values: for every balance `excess`, as "time_beyond_work", and `idle`."""
         return {
             "max_seq_len": self.max_seq_len,
             "world_size": self.world_size,
@@ -65,7 +68,8 @@ class WaitingRow:
 def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, topology: Topology) -> list[WaitingRow]:
     """Measures the waiting of a run for every context length.
 
-    For the dataset's own context length, also measures a quarter of the ranks and four times as many.
+    For the dataset's own context length, also measures a quarter of the ranks and four times as many, or as many as
+    can be balanced.
 
     Example:
         >>> from packhorse.analysis import context_lengths

@@ -15,6 +15,7 @@ from packhorse.packing import PACKERS
 from packhorse.prepare import Execution, InputColumns, PlanOptions, shard
 
 _COLUMN_FLAGS = {"length": "length_column", "id": "id_column"}
+"""Field of `InputColumns` → its flag, with underscores."""
 
 
 @click.command("shard", context_settings={"show_default": True})

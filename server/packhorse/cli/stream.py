@@ -16,7 +16,7 @@ from packhorse.client.streams import facts_of_bins
 @target_option
 @timeout_option
 @run_options
-@partial(topology_options, leave_out=())
+@partial(topology_options, leave_out=())  # with --mode too
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank.")
 @click.option("--worker", default=0, type=click.IntRange(0), help="Dataloader worker within the rank.")
 @click.option("--with-tokens", is_flag=True, help="Also print tokens, which the server must send (serve --tokens).")
@@ -37,6 +37,7 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
         client.stream_bins(name, **options) as stream,
     ):
         for block in stream:
+            # A stretch is some steps with one batch size, which a batch schedule may change within a block.
             slots = (
                 (step, slot)
                 for stretch, steps in stream.topology.by_stretch(block.steps)

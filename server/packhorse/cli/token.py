@@ -19,7 +19,7 @@ from packhorse.server.access.bearer_tokens import (
 )
 
 _DAYS = re.compile(r"(\d{1,5})d")
-"""--expires in days from now; more digits would be beyond the last year of a datetime."""
+"""--expires in days from now: up to 273 years, so that the time is before the year 9999, where datetimes end."""
 
 
 @click.group("token")
@@ -62,7 +62,13 @@ def new(name: str, token_file: Path, datasets: str, methods: str, expires: str) 
     if name in names:
         raise ValueError(f"{token_file} already has a token named {name}; delete its line, or choose another name")
     token = new_token()
-    grant = Grant(name, hash_of(token), tuple(datasets.split(",")), tuple(methods.split(",")), _end(expires))
+    grant = Grant(
+        name=name,
+        hash=hash_of(token),
+        datasets=tuple(datasets.split(",")),
+        methods=tuple(methods.split(",")),
+        expires=_end(expires),
+    )
     if grant.has_expired:
         raise ValueError(f"--expires {expires} is in the past")
     _append(token_file, f"{grant}\n")

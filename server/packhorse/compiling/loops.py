@@ -15,7 +15,7 @@ from packhorse.compiling.plain import plain_form, with_wrapping_integers
 try:
     from packhorse.compiling import ahead, caching
 except ModuleNotFoundError as error:
-    if not (error.name or "").startswith("numba"):
+    if not (error.name or "").startswith("numba"):  # another module is missing, which is a fault
         raise
     HAS_NUMBA = False
 else:
@@ -90,10 +90,11 @@ def kernel_or(plain: Callable[..., Any] | None = None) -> Callable[[Callable[...
         compile_for = compiled._compile_for_args  # Numba calls it for types of arguments that it has not compiled
 
         def compiled_or_plain(*args: Any) -> Any:
+            """Returns the form that Numba then calls with these arguments."""
             return get_plain() if ahead.runs_plain(compile_for, args) else compile_for(*args)
 
         compiled._compile_for_args = compiled_or_plain
-        compiled.plain = get_plain
+        compiled.plain = get_plain  # for tests that compare both forms
         return compiled
 
     return declare

@@ -53,7 +53,7 @@ def _as_kernels_return(value: Any) -> Any:
 def _uncompiled(function: FunctionType) -> FunctionType:
     """Returns a copy of a function that finds uncompiled loops under the names of the compiled ones that it calls."""
     scope = dict(function.__globals__)
-    for name in function.__code__.co_names:
+    for name in function.__code__.co_names:  # of globals that it uses; those of attributes do no harm
         called = getattr(scope.get(name), "py_func", None)
         if called is not None:
             scope[name] = _uncompiled(called)

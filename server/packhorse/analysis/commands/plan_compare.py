@@ -72,7 +72,7 @@ def compare(
     length i + 1. For another --max-seq-len, the folder's over-length policy is applied again.
     """
     if plot is not None:
-        require("matplotlib", "demo")  # fails before the work, not after it
+        require("matplotlib", extra="demo")  # if it is missing, fails before the work, not after it
     source = read_histogram(dataset)
     options = options_for(
         source,
@@ -99,14 +99,14 @@ def compare(
         if source.budgets:
             console.print(source.budgets)  # a sentence about resources
         best = compared.packers[0]  # they are sorted by bins
-        console.print(unpacked_table(compared.without_packing, best.bins * options.max_seq_len))
+        console.print(unpacked_table(compared.without_packing, packed_tokens=best.bins * options.max_seq_len))
         if any(result.cut_off for result in compared.packers):
             console.print(
                 "* cut off by --time-limit-seconds: another run may give another plan, and a dataset with another "
                 "digest; raise the limit for a plan that is the same every time"
             )
     if plot is not None:
-        from packhorse.analysis.plots import save_comparison
+        from packhorse.analysis.plots import save_comparison  # imports matplotlib
 
         save_comparison(compared, plot)
         click.echo(f"plot: {plot}", err=True)

@@ -72,4 +72,4 @@ def context(
         console = output_console()
         console.print(context_plans_table(plans, source.name))
         if source.budgets:
-            console.print(source.budgets)
+            console.print(source.budgets)  # a sentence about resources

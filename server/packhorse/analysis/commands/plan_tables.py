@@ -1,4 +1,4 @@
-"""The tables that `plan` prints: of packers, and of context plans.
+"""The tables that `plan` prints: of packers, and of context plans, which say how ranks share bins.
 
 Owns their columns. Leaves every figure to `packhorse.analysis`, the table of ways without packing to `unpacked_table`,
 and the tables that only `inspect` prints to `reports`.
@@ -62,6 +62,10 @@ def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
 
 
 def lost_cells(plan: ContextPlan, context_groups: int) -> tuple[str, str]:
-    """Returns the time lost to waiting, and to waiting and communication, as shares of the time of computing."""
+    """Returns two cells: the share of time lost to waiting, and the share lost to waiting and communication together.
+
+    The first is of the time of computing and communication, the second of the time of computing alone. If an epoch has
+    too few bins for an optimizer step, the cells say so instead.
+    """
     waiting, lost = plan.waiting[context_groups], plan.lost(context_groups)
     return ("too few bins", "") if waiting is None or lost is None else (percent(waiting), percent(lost))

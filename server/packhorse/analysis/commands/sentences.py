@@ -54,7 +54,7 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
 
 def _origin_lines(manifest: Manifest) -> Iterator[str]:
     """Yields the sentences about where sequences, ids and keys come from."""
-    if manifest.groups is not None and manifest.is_grouped:
+    if manifest.groups is not None and manifest.is_grouped:  # with resources there are groups that nobody asked for
         yield groups_line(manifest.groups, manifest.num_sequences)
     yield from resource_lines(manifest)
     origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
@@ -76,7 +76,7 @@ def _read_text(inputs: Inputs) -> str:
     size_bytes = sum(file.size_bytes for file in inputs.files)
     if not inputs.num_files:  # a shard, or what was held in memory
         files = ""
-    elif inputs.num_files <= len(inputs.files):
+    elif inputs.num_files <= len(inputs.files):  # the manifest names all; of very many, only the first
         files = f", {inputs.num_files:,} file{'s' * (inputs.num_files != 1)} of {size_bytes:,} bytes"
     else:
         files = f", {inputs.num_files:,} files, the first {len(inputs.files)} of {size_bytes:,} bytes"
@@ -101,9 +101,11 @@ def version_line(version: Version) -> str:
 def percent(share: float) -> str:
     """Returns a share in percent for a sentence: no decimals from 10 %, one below 10 %, two below 1 %.
 
+    Of less than 0.01 %, also of none, it says only that.
+
     Example:
-        >>> percent(0.345), percent(0.0204), percent(0.00001)
-        ('34%', '2.0%', '< 0.01%')
+        >>> percent(0.348), percent(0.0204), percent(0.00001)
+        ('35%', '2.0%', '< 0.01%')
     """
     value = 100 * share
     if value < 0.01:

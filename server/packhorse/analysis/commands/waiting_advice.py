@@ -12,20 +12,23 @@ _WORTH_SAYING = 0.001
 
 
 def advice(row: WaitingRow, topology: Topology) -> str:
-    """Returns what a run of this topology can do about waiting, in one or two sentences."""
+    """Returns what a run of this topology can do about waiting; if nothing was measured, that it has too few bins."""
     accumulation = topology.accumulation
     if row.waiting is None:
         bins = accumulation * topology.bins_per_step
         return f"An epoch has fewer bins than one optimizer step of this run, which takes {bins:,}."
-    at_steps = _advice_at("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
+    for_fsdp = _advice_at("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
     if accumulation == 1:
-        return f"{at_steps} A larger --accumulation reduces it further, because more bins can be exchanged."
-    once = _advice_at(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
-    return f"{at_steps} {once}"
+        return f"{for_fsdp} A larger --accumulation reduces it further, because more bins can be exchanged."
+    for_ddp = _advice_at(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
+    return f"{for_fsdp} {for_ddp}"
 
 
 def _advice_at(wait_times: str, row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
-    """Returns the advice for ranks that wait at one kind of step, which `wait_times` names in words."""
+    """Returns the advice for ranks that wait at one kind of step: steps or optimizer steps.
+
+    `wait_times` names the kind in words. `row.waiting` is not None.
+    """
     before, after = row.idle(Balance.NONE, at_steps=at_steps), row.idle(balance, at_steps=at_steps)
     assert before is not None
     assert after is not None

@@ -23,6 +23,7 @@ class StatusLine(logging.Handler):
         # Where bars are drawn, rich has replaced stderr and puts lines above them.
         if sys.stderr.isatty() and not isinstance(sys.stderr, FileProxy):
             width = shutil.get_terminal_size().columns
+            # The last column stays free: a character there would make some terminals begin another line.
             sys.stderr.write(_CLEAR_LINE + (text if len(text) < width else text[: width - 2] + "…"))
             sys.stderr.flush()
             self._is_shown = True

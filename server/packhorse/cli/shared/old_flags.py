@@ -27,7 +27,7 @@ def old_flag(
     deprecation = declare(f"{command} {old}", since=since, removed=removed, instead=instead)
 
     def hand_over(context: click.Context, option: click.Parameter, value: Any) -> None:
-        """Makes the old flag's value the default of the new flag, and warns."""
+        """Makes the old flag's value the default of the new flag, which its own value overrides, and warns."""
         if value is None or value is False or value == ():  # the old flag was not given; 0 is a value, and == False
             return
         new = next(each for each in context.command.params if instead in each.opts)
@@ -40,7 +40,7 @@ def old_flag(
         old,
         f"old_{old.lstrip('-').replace('-', '_')}",
         expose_value=False,
-        is_eager=True,
+        is_eager=True,  # so that the default is there before the new flag is read
         callback=hand_over,
         help=f"Deprecated since {since}, goes in {removed}: use {instead}.",
         **options,

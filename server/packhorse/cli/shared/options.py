@@ -1,4 +1,4 @@
-"""Options that several commands share: --target, --epoch, --seed, DATASET, and a topology's flags.
+"""Options that several commands share: --target, --epoch, --seed, DATASET, a topology's flags, and --skip.
 
 Owns their names and help texts. Leaves flags made from the fields of a dataclass to `flags`, --profile to `profiles`,
 --timeout-seconds to `timeouts`, --tokens to `tokens`, and connecting to `service`.
@@ -31,7 +31,7 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --epoch and --seed."""
-    for option in (
+    for option in (  # as decorators, the last of which --help shows first
         click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the run."),
         click.option("--epoch", default=0, type=click.IntRange(0), help="Epoch, 0-based."),
     ):
@@ -45,7 +45,10 @@ def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def topology_options(command: Callable[..., Any], *, leave_out: tuple[str, ...] = ("mode",)) -> Callable[..., Any]:
-    """Adds the flags of a topology and --skip; the command receives them as `topology` and `skip`."""
+    """Adds the flags of a topology and --skip; the command receives them as `topology` and `skip`.
+
+    `leave_out` has fields of `Topology` without a flag: by default the mode, so that the ranks share the epoch.
+    """
 
     def parse(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> Skips:
         """Returns the positions of --skip."""

@@ -23,6 +23,7 @@ _PROFILE_TYPES: dict[str, tuple[type, ...]] = {
     "insecure": (bool,),
     "timeout_seconds": (int, float),
 }
+"""Key of a profile → the types that its value may have."""
 PROFILE = f"{__name__}.profile"
 """The key under which `context.meta` has the profile's keys and values."""
 
@@ -42,7 +43,7 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         show_envvar=True,
         callback=keep,
         expose_value=False,
-        is_eager=True,
+        is_eager=True,  # so that `of_profile` finds the profile, wherever --profile stands
         help="How to reach the server: target, ca, cert, key, token_file, insecure and timeout_seconds of [NAME] in "
         "~/.config/packhorse/profiles.toml, or in the file of PACKHORSE_PROFILES. A profile overrides "
         "PACKHORSE_CLIENT_… variables; flags override a profile.",

@@ -31,7 +31,7 @@ def groups_line(groups: GroupRecord, num_sequences: int) -> str:
 
 
 def resource_lines(manifest: Manifest) -> Iterator[str]:
-    """Yields a line for each resource: how much of it all sequences need, and how full bins are."""
+    """Yields a line for each resource: how much all sequences need, the most that one needs, and how full bins are."""
     item = "group" if manifest.is_grouped else "sequence"
     for each in manifest.resources:
         full = f"; bins are {each.total / (each.cap * manifest.num_bins):.2%} full of {each.cap:,}" if each.cap else ""

@@ -1,4 +1,4 @@
-"""The token source that a command reads: one path, or one for each component of a mixture."""
+"""The token source that a command reads: one path, or one for each component of a mixture; and its options."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --tokens, --id-column and --tokenizer."""
-    for option in (
+    for option in (  # as decorators, the last of which --help shows first
         click.option(
             "--tokenizer",
             type=click.Path(path_type=Path),
@@ -30,12 +30,16 @@ def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_tokens(tokens: str | None, id_column: str | None = None) -> "TokenSource | None":
-    """Opens a token source; returns None if no path is given."""
+    """Opens the token source of --tokens; returns None if no path is given.
+
+    Raises:
+        click.UsageError: only --id-column is given.
+    """
     if tokens is None:
         if id_column is not None:
             raise click.UsageError("--id-column belongs to --tokens; give --tokens as well")
         return None
-    from packhorse.client import as_token_source
+    from packhorse.client import as_token_source  # which takes time, and without --tokens is not needed
 
     return as_token_source(by_component(tokens), id_column=id_column)
 
@@ -48,6 +52,7 @@ def by_component(tokens: str) -> str | dict[str, str]:
         ('corpus.idx', {'web': 'web.idx', 'code': 'code.idx'})
     """
     pairs = [part.partition("=") for part in tokens.split(",")]
+    # A path may hold = and commas too.
     if Path(tokens).exists() or not all(name and equals and path for name, equals, path in pairs):
         return tokens
     return {name.strip(): path for name, _, path in pairs}
