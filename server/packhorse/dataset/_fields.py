@@ -32,6 +32,8 @@ def as_object(value: Any) -> Any:
 def check_fields(kind: type, content: object, path: str = "") -> None:
     """Checks that an object has exactly a dataclass's fields, with values of their types; nested objects too.
 
+    It may lack `LATER` fields.
+
     Args:
         kind: the dataclass. Its fields are of int, float, bool, str, Literal, dict[str, …], tuple[…, ...], dataclasses,
             and unions.

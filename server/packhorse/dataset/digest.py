@@ -61,11 +61,12 @@ def dataset_digest(
     """
     names = (POOLS, STARTS, GROUPS, MEMBERS, RESOURCES, CLASSES)
     arrays = [checksums[name] for name in names if name in checksums]
+    # Without resources the key "caps" is left out, so that older digests stay the same.
     caps = [[each.name, each.cap, each.cost] for each in resources]
     parts: dict[str, Any] = {
         "counts": {str(length): count for length, count in counts.items()},
         "options": {**as_object(options), "epoch_version": EPOCH_VERSION, **({"caps": caps} if caps else {})},
         "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
-        "pools": arrays if len(arrays) > 1 else arrays[0],
+        "pools": arrays if len(arrays) > 1 else arrays[0],  # older datasets have one, not in a list
     }
     return make_digest(parts)

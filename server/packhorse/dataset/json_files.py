@@ -1,8 +1,9 @@
 """The JSON files beside the manifest, written and read.
 
 Owns the form of counts.json and templates.json, and of inputs.jsonl and skipped.jsonl: the lists of files that were
-read and of rows that were skipped, if they are too long for the manifest. The fields of these records are in `facts`,
-the manifest is in `manifest`; whether counts and templates fit each other is checked in `load`.
+read and of rows that were skipped, if they are too long for the manifest. A length in counts and templates is a room,
+or the number of a class if the dataset has resources. The fields of these records are in `facts`, the manifest is in
+`manifest`; whether counts and templates fit each other is checked in `load`.
 """
 
 import json

@@ -52,7 +52,9 @@ SEQPACK_POOLS = "pools"
 
 
 def is_prepared(folder: Path) -> bool:
-    """Returns whether a folder holds a file or folder of a prepared dataset, complete or not, ours or seqpack's.
+    """Returns whether a folder holds a file that every prepared dataset has, or seqpack's folder of pools.
+
+    The dataset need not be complete.
 
     Example:
         >>> is_prepared(Path("datasets/corpus")), is_prepared(Path("datasets"))
@@ -62,7 +64,9 @@ def is_prepared(folder: Path) -> bool:
 
 
 def datasets_below(folder: Path) -> list[Path]:
-    """Returns the prepared folders directly below a folder, by name; none if the folder is itself prepared.
+    """Returns the prepared folders directly below a folder, by name, without hidden ones.
+
+    There are none if the folder is itself prepared, or cannot be read.
 
     Example:
         >>> datasets_below(Path("no-such-folder"))

@@ -60,7 +60,8 @@ class PlanOptions:
         if self.tokens_per_rank is None:
             return None
         ranks, rest = divmod(self.max_seq_len, max(1, self.tokens_per_rank))
-        if self.tokens_per_rank < 1 or rest or ranks & (ranks - 1):
+        is_power_of_two = ranks & (ranks - 1) == 0  # 8 & 7 is 0, and 6 & 5 is 4
+        if self.tokens_per_rank < 1 or rest or not is_power_of_two:
             raise ValueError(
                 parameter("max_seq_len")
                 + f" {self.max_seq_len} must be a power of two times "

@@ -25,6 +25,6 @@ def stats_of(manifest: Manifest, templates: Mapping[Template, int]) -> PackingSt
         max_sequences_per_bin=manifest.options.max_sequences_per_bin,
         proven_bound=manifest.lower_bound,
     )
-    if manifest.resources:
+    if manifest.resources:  # then templates have rooms that are rounded up
         stats = stats.with_tokens(manifest.total_tokens, manifest.lower_bound)
-    return replace(stats, n_sequences=manifest.num_sequences)
+    return replace(stats, n_sequences=manifest.num_sequences)  # with groups, templates count those

@@ -21,7 +21,7 @@ _SMALL_CLASS_LINES = 40
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _COMPOUND = (ast.If, ast.Try, ast.TryStar, ast.With, ast.ExceptHandler)
-"""Statements at a module's or class's level that may hold functions and classes."""
+"""Statements at a module's or class's level that are searched for functions and classes."""
 
 
 def python_corpus(limit_documents: int | None = None) -> Iterator[str]:

@@ -65,7 +65,10 @@ class DemoServer:
         self._end(kill=False)
 
     def _announced(self, output: IO[str]) -> str:
-        """Reads the address from the line "listening on …"; kills a server that does not print it in time."""
+        """Reads the address from the line "listening on …", the last that a server prints.
+
+        Kills a server that does not print it in time.
+        """
         process = self._process
         assert process is not None
         watchdog = threading.Timer(_START_SECONDS, process.kill)

@@ -55,7 +55,7 @@ class KeptEpochs:
             run: seed of the run.
             epoch: number of the component's epoch.
         """
-        of_run = self._latest.get(run, dict)
+        of_run = self._latest.get(run, dict)  # component → its last epoch; empty for a new run
         latest = of_run.get(component)
         if latest is None or latest.epoch != epoch:
             latest = of_run[component] = _Latest(epoch, self._cached(component, run, epoch))

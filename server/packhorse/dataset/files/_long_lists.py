@@ -45,6 +45,7 @@ def loads_with_lists(text: str, field: str) -> dict[str, Any]:
             continue
         ends_line = _REST_OF_LINE.match(text, end)
         has_escapes = "\\" in text[begin:end]  # which JSON may read otherwise than TOML
+        # Integers and strings: both parsers read them alike, and long lists hold nothing else.
         if ends_line and not has_escapes and set(map(type, value)) <= {int, str}:
             name = f"{random_name}{len(lists)}"
             lists[name] = value

@@ -42,7 +42,7 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
         TakedownError: the file or the redaction is wrong; the file stays as it was.
         OSError: it cannot be written.
     """
-    with hold_lock(path.parent):
+    with hold_lock(path.parent):  # of the folder, because the file may not exist, and is replaced
         text = takedown_text(path) if path.exists() else ""
         read_ids = read_ids_of(path)
         edited = _with_redaction(text, path.name, redaction, read_ids)
@@ -55,7 +55,11 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
 
 
 def _with_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadIds | None) -> str:
-    """Returns a file's text with one more redaction at its end; the rest of the text stays as it is."""
+    """Returns a file's text with one more redaction at its end; the rest of the text stays as it is.
+
+    Raises:
+        TakedownError: the file is wrong, or has redactions in another form, to which no table can be added.
+    """
     before = TakedownFile.parse(text, file, read_ids)
     edited = f"{text.rstrip()}\n\n{_redaction_toml(redaction)}".lstrip()
     wanted = replace(before, redactions=(*before.redactions, redaction))
@@ -84,5 +88,5 @@ def _redaction_toml(redaction: Redaction) -> str:
 
 
 def _toml_string(text: str) -> str:
-    """Returns text as a TOML string."""
+    """Returns text as a TOML string: as in JSON, which escapes all that TOML wants escaped except DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

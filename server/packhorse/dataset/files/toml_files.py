@@ -60,7 +60,7 @@ class FieldError(ValueError):
 
 
 def checked_field(field: str, read: Callable[[], _Value]) -> _Value:
-    """Calls `read` and returns its value; turns a ValueError that it raises into a FieldError of the field."""
+    """Calls `read` and returns its value; turns a ValueError into a FieldError of the field, but not a FieldError."""
     try:
         return read()
     except FieldError:
@@ -92,7 +92,7 @@ def table_header(name: str, inner: str) -> str:
 
 
 def line_of(text: str, field: str, header: str = "", number: int = 0) -> int:
-    r"""Returns the number of a field's line, from 1; the line of its table's header if the field is missing.
+    r"""Returns the number of a field's line, from 1; if the field is missing, the line of its table's header, or 1.
 
     `header` is the regular expression of the table's header, empty for a field at the top of the file. `number` is the
     table's index among all tables with such a header.
@@ -106,6 +106,7 @@ def line_of(text: str, field: str, header: str = "", number: int = 0) -> int:
     begin = headers[number].end() if number < len(headers) else 0
     following = re.compile(r"^[ \t]*\[", re.MULTILINE).search(text, begin) if headers else None
     end = following.start() if following else len(text)
+    # Finds NAME = …, NAME.INNER = …, [NAME], [[NAME]] and [NAME.INNER].
     key = re.compile(rf"^[ \t]*\[*[ \t]*[\"']?{re.escape(field)}[\"']?[ \t]*[=\].]", re.MULTILINE)
     found = key.search(text, begin, end)
     return text.count("\n", 0, found.start() if found else begin) + 1

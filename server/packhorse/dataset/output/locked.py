@@ -55,15 +55,15 @@ def locked(output: Path) -> Iterator[Path]:
         try:
             yield work
         except OSError as error:
-            raise _of_output(error, output, work) from error.__cause__
+            raise _of_output(error, output, work) from error.__cause__  # the same error, which keeps its cause
         finally:
-            with held_signals():
+            with held_signals():  # so that a command that ends leaves no empty work folder
                 if os.listdir(work) == [LOCK]:
                     shutil.rmtree(work)
 
 
 def _of_output(error: OSError, output: Path, work: Path) -> OSError:
-    """Returns the error with the output's name instead of a file in the work folder, which users do not know."""
+    """Returns the error, with the output's name if it named no file, or one in the work folder, unknown to users."""
     if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
         error.filename = str(output)
     return error

@@ -52,7 +52,7 @@ def seal(folder: Path, counts: Mapping[int, int], plan: PackingPlan, options: Pl
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
     total_tokens, total_capacity = plan.total_tokens, plan.num_bins * plan.max_seq_len
-    if facts.resources:
+    if facts.resources:  # the plan knows numbers of classes in place of rooms
         total_tokens = _tokens_of_classes(folder, counts) - facts.rounding_tokens
     checksums = {name: sha256_of(folder / name) for name in (*DATA_FILES, *optional_files(facts))}
     manifest = Manifest(

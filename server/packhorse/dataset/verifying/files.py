@@ -1,4 +1,4 @@
-"""Comparing the array files of a prepared folder with their checksums, and its groups with their classes.
+"""Comparing the files of a prepared folder with their checksums, and its groups with their classes.
 
 Leaves lengths, compared with the data, to `lengths`. Opening the folder, with the checks that it must pass to be
 served, is in `packhorse.dataset.load`.
@@ -20,7 +20,7 @@ _GROUPS_AT_ONCE = 1 << 20
 
 
 def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
-    """Compares the array files with their checksums, one thread for each; `open_prepared` has compared the other files.
+    """Compares every file that has a checksum with it, one thread for each, and groups with their classes.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -30,7 +30,7 @@ def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
         []
 
     Args:
-        dataset: opened with `check_pool=False`.
+        dataset: opened with `check_pool=False`, which leaves the array files to this function.
         progress: shows the bytes that were read.
 
     Returns:
@@ -64,12 +64,12 @@ def _over_class(dataset: PreparedDataset) -> list[str]:
         return []
     classes = map_array(dataset.path / CLASSES, "int64", (manifest.num_rooms, len(manifest.capacities)))
     is_capped = np.array([resource.cap is not None for resource in manifest.resources])
-    class_ends = np.cumsum(plan.counts)
+    class_ends = np.cumsum(plan.counts)  # in the pool, which ascends by class
     for first in range(0, len(dataset.pool), _GROUPS_AT_ONCE):
         numbers = dataset.pool[first : first + _GROUPS_AT_ONCE].astype(np.int64)
-        members, sizes = groups.members_of(numbers)
-        starts = np.cumsum(sizes) - sizes
-        rooms = np.add.reduceat(groups.rooms.room(groups.members[members, 1]), starts)
+        members, sizes = groups.members_of(numbers)  # indices of members, group after group; members of each group
+        starts = np.cumsum(sizes) - sizes  # of each group in `members`
+        rooms = np.add.reduceat(groups.rooms.room(groups.members[members, 1]), starts)  # sums over each group
         amounts = np.add.reduceat(groups.resources[members].astype(np.int64), starts)[:, is_capped]
         takes = np.concatenate((rooms[:, None], amounts), axis=1)
         planned = classes[np.searchsorted(class_ends, np.arange(first, first + len(numbers)), side="right")]

@@ -2,6 +2,8 @@
 
 Leaves what locality windows change in the order to `shuffle_quality`.
 
+A repeat is the slots of one length in a template, as in `plan_index`: (5, 5, 3) has the repeats 5 × 2 and 3 × 1.
+
 Shape letters: T templates, D distinct lengths.
 """
 
@@ -41,7 +43,8 @@ def bin_mates_again(plan: PlanIndex) -> float:
         templates = tables.repeat_template[repeats]  # those that hold this length
         sizes = num_repeats[templates]
         ends = np.cumsum(sizes)
-        # All repeats of these templates, one template after another, and their lengths: B of the docstring.
+        # All repeats of these templates, one template after another, and their lengths: B of the docstring. If two
+        # templates have 2 repeats from 5 on and 3 from 9 on, `mates` is 5, 6, 9, 10, 11.
         mates = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first_repeat[templates] - ends + sizes, sizes)
         mate_lengths = plan.repeat_length[mates]
         pairs_of_slots = copies[mates] - (mate_lengths == length)  # of a slot of this length; it is no mate of itself
