@@ -42,13 +42,15 @@ def without_oldest(chat: Conversation) -> Conversation | None:
     if end is None:
         return None
 
+    kept = [message for message in chat.messages[begin:end] if message["role"] in _NEVER_CUT_ROLES]
+
     def moved(number: int) -> int:
         """Returns the new number of a message after the cut."""
-        return number - (end - begin)
+        return number - (end - begin - len(kept))
 
     return replace(
         chat,
-        messages=[*chat.messages[:begin], *chat.messages[end:]],
+        messages=[*chat.messages[:begin], *kept, *chat.messages[end:]],
         own=tuple(moved(number) for number in chat.own if number >= end),
         trained=frozenset(moved(number) for number in chat.trained if number >= end),
     )

@@ -38,6 +38,15 @@ def test_the_oldest_exchanges_go_first(fast: PreTrainedTokenizerFast, unmarked: 
         assert cut.num_cut_tokens == len(encode_chat(chat(*pairs), fast, chat_template=template)) - len(shorter)
 
 
+def test_what_the_system_says_later_stays_too(fast: PreTrainedTokenizerFast, unmarked: Source) -> None:
+    later = {"role": "developer", "content": "No jokes."}
+    first, second, third = (chat(pair)[1:] for pair in (("Hello", "Good"), ("Sum?", "42"), ("And?", "No more.")))
+    template = unmarked("chatml")
+    shorter = encode_chat([SYSTEM, later, *third], fast, chat_template=template)
+    whole = [SYSTEM, *first, later, *second, *third]
+    assert same(encode_chat(whole, fast, chat_template=template, max_tokens=len(shorter) + 1), shorter)
+
+
 @pytest.mark.parametrize("parts", [False, True])
 def test_then_the_beginning_of_the_longest_prompt(fast: PreTrainedTokenizerFast, unmarked: Source, parts: bool) -> None:
     content = [{"type": "text", "text": LONG}] if parts else LONG
