@@ -20,6 +20,11 @@ def test_items_that_are_not_tokens(gather):
         as_token_source(3)
 
 
+def test_an_empty_list_is_no_tokens_of_an_integer_type():
+    assert IndexableSource([[]]).read(0).dtype.kind == "i"
+    assert IndexableSource([np.zeros(0, dtype=np.uint16)]).read(0).dtype == np.uint16
+
+
 def test_mapping_may_have_any_ids(gather):
     assert gather(IndexableSource({-3: [1, 2], 2**40: [5]}), [2**40, -3], [1, 2]) == [[5], [1, 2]]
 

@@ -36,4 +36,4 @@ def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDA
             f"sequence {sequence_id}: tokens must be a 1-D list of integers, "
             f"got shape {list(tokens.shape)} of {tokens.dtype}"
         )
-    return tokens
+    return tokens if tokens.dtype.kind in "iu" else np.empty(0, np.int64)  # NumPy makes floats of an empty list
