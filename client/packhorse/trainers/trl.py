@@ -53,7 +53,8 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
 
     def evaluate(self, eval_dataset: Any = None, *options: Any, **more: Any) -> Any:
         """Evaluates; for packed data without SFTTrainer's preparation of a dataset."""
-        if isinstance(eval_dataset, PackedData):
+        # Of a dict, Trainer.evaluate gives each dataset to this method.
+        if isinstance(eval_dataset, PackedData | dict):
             return Trainer.evaluate(self, eval_dataset, *options, **more)
         return super().evaluate(eval_dataset, *options, **more)
 

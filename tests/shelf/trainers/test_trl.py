@@ -120,6 +120,9 @@ def test_the_loss_on_a_validation_set_is_the_mean_over_its_targets(
     for _ in range(2):
         assert trainer.evaluate()["eval_packed_loss"] == pytest.approx(expected, rel=1e-5)
     assert trainer.evaluate(packed("held-out"))["eval_loss"] == pytest.approx(expected, rel=1e-5)
+    given = trainer.evaluate({"packed": packed("held-out"), "ordinary": ordinary})
+    assert given["eval_packed_loss"] == pytest.approx(expected, rel=1e-5)
+    assert given["eval_ordinary_loss"] == pytest.approx(expected, rel=0.2)
     assert trainer.evaluate()["eval_ordinary_loss"] == pytest.approx(expected, rel=0.2)  # a mean of batches' means
     trainer.train()
     assert len(losses_of(trainer, "eval_packed_loss")) == 1
