@@ -20,7 +20,7 @@ _NEVER_CUT_ROLES = ("system", "developer")
 
 
 def check_max_tokens(max_tokens: int | None) -> int | None:
-    """Returns a cutoff; a ValueError if it is below 2, because the first token of a sequence is never trained on."""
+    """Returns `max_tokens`, None for no limit; a ValueError if it is below 2: a first token is never trained on."""
     if max_tokens is not None and max_tokens < 2:
         raise ValueError(f"max_tokens is {max_tokens}; a sequence to train on has at least 2 tokens")
     return max_tokens
@@ -38,6 +38,7 @@ def without_oldest(chat: Conversation) -> Conversation | None:
     """
     roles = [message["role"] for message in chat.messages]
     begin = next((at for at, role in enumerate(roles) if role not in _NEVER_CUT_ROLES), len(roles))
+    # The next exchange begins with a user's message; several of a user in a row are one question.
     end = next((at for at in range(begin + 1, len(roles)) if roles[at] == "user" and roles[at - 1] != "user"), None)
     if end is None:
         return None
@@ -61,7 +62,7 @@ def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[
 
     Args:
         chat: the conversation.
-        excess: tokens that should go; one token of the text stays in any case.
+        excess: tokens that should go; the text may keep one token in any case.
         num_tokens_of: returns the number of tokens of a text.
 
     Returns:

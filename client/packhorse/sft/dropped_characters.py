@@ -14,6 +14,7 @@ def known_characters(model: Any) -> frozenset[str] | None:
     """
     if type(model.model).__name__ != "BPE" or model.model.unk_token is not None or model.model.byte_fallback:
         return None
+    # A ByteLevel may be nested in a sequence of parts, so the whole state, which is JSON in bytes, is searched.
     parts = (part for part in (model.pre_tokenizer, model.normalizer) if part is not None)
     if any('"ByteLevel"' in json.dumps(json.loads(part.__getstate__())) for part in parts):
         return None
@@ -21,8 +22,11 @@ def known_characters(model: Any) -> frozenset[str] | None:
 
 
 def dropped_characters(model: Any, known: frozenset[str], text: str) -> list[str]:
-    """Returns the characters of a text, after normalizing, that are not `known`, except white space."""
-    if known.issuperset(text):
+    """Returns the characters of a text, after normalizing, that are not `known`, each as often as it occurs.
+
+    Added tokens and white space do not count: they are not lost.
+    """
+    if known.issuperset(text):  # the usual case, without the work below
         return []
     for token in model.get_added_tokens_decoder().values():
         text = text.replace(token.content, " ")

@@ -1,7 +1,7 @@
 """`EncodedSequence`: tokens with their loss mask, as the encoders of chats and of pairs return them.
 
-Owns the error if nothing is trained on, and finding the tokens of a range of text; leaves encoding to `sft.chat` and
-`sft.pairs`.
+Owns the error if nothing is trained on or too much is left, and finding the tokens of a range of text; leaves encoding
+to `sft.chat` and `sft.pairs`.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 class NoTargetsError(ValueError):
-    """A sequence has no token to train on."""
+    """A sequence has no token to train on, or does not fit the cutoff without cutting an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,6 +71,10 @@ def token_ranges(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int,
     A token that straddles the edge of a range belongs to the range: otherwise the first or last characters of an answer
     would not be trained on. transformers' `return_assistant_tokens_mask` does the same.
 
+    Example:
+        >>> token_ranges([(0, 3), (3, 6), (6, 8)], [(4, 8)])
+        [(1, 3)]
+
     Args:
         offsets: [begin, end) of each token in the text, ascending: [n].
         ranges: [begin, end) of each range in the text, ascending and disjoint.
@@ -81,7 +85,8 @@ def token_ranges(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int,
     found: list[tuple[int, int]] = []
     taken = 0  # tokens before this belong to an earlier range
     for begin, end in ranges:
-        # Several tokens may spell one character and share its offsets; one that a normalizer added has empty offsets.
+        # The first token from `begin` on, then back over those that straddle it: several tokens may spell one character
+        # and share its offsets. A token that a normalizer added has empty offsets, (begin, begin).
         first = bisect_left(offsets, (begin, begin))
         while first > 0 and offsets[first - 1][1] > begin:
             first -= 1

@@ -37,6 +37,7 @@ def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[An
         changed = with_prefix_space(model, prefix)
         model, is_changed = changed, changed is not model
     library = require("tokenizers", "sft")
+    # In the order of ids, because an added token gets the next free id.
     for number, token in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])):
         facts = token if isinstance(token, Mapping) else {"content": token}
         text = facts["content"]
@@ -58,7 +59,8 @@ def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[An
 def with_prefix_space(model: Any, wanted: bool) -> Any:
     """Returns a tokenizer that puts a blank before a text (`wanted`), or none; the same object if nothing changes.
 
-    Byte-level tokenizers have a flag for this, and those of SentencePiece a pre-tokenizer or a normalizer.
+    Byte-level tokenizers have a flag for this, and those of SentencePiece a pre-tokenizer or a normalizer. Without any
+    of these nothing changes.
     """
     state = json.loads(model.to_str())
     is_changed = False
@@ -76,7 +78,7 @@ def with_prefix_space(model: Any, wanted: bool) -> Any:
 
 
 def _as_llama(model: Any, prefix: bool | None, *, is_legacy: bool) -> Any:
-    """Returns a tokenizer with the blanks of Llama's class; the same object if nothing changes, as for one of bytes.
+    """Returns a tokenizer with the blanks of Llama's class; the same object if nothing changes, as if byte-level.
 
     `prefix` is the settings' `add_prefix_space`, False for no blank. With `is_legacy` the blank is before each part of
     a text between special tokens, not only before the text.
@@ -102,7 +104,7 @@ def _parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _without(node: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns a normalizer's JSON without some of its parts; None if nothing is left of it."""
+    """Returns a normalizer's JSON without some of its parts; None if it is one of these parts itself."""
     if node in parts:
         return None
     if node["type"] != "Sequence":

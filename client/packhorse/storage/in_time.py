@@ -49,8 +49,8 @@ def look_at(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECOND
 def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
     """Calls `ask` in a new thread, and returns what it returns or raises what it raises, within some seconds.
 
-    A thread that waits for a hanging file system cannot be ended, so it is left behind. Until it ends, every further
-    call with the same key fails at once: a path costs one thread, however often somebody asks.
+    A thread that waits for a hanging file system cannot be ended, so it is left behind. Until it ends, every later call
+    with the same key fails at once, so that a path does not cost a thread each time that somebody asks.
 
     Example:
         >>> within(".", lambda: os.path.isdir("."))
@@ -62,7 +62,7 @@ def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS
         seconds: how long that may take.
 
     Raises:
-        TimeoutError: there was no answer in time, or a call with the same key still waits for one.
+        TimeoutError: there was no answer in time, or the thread of an earlier such call with the same key still waits.
     """
     earlier = _unanswered.get(key)
     if earlier is not None and not earlier.done():

@@ -38,7 +38,7 @@ class JobRecord:
         write_record(path, asdict(self))
 
     def is_begun(self, path: Path, way_out: str) -> bool:
-        """Returns whether this job is recorded at the path; False if no job is.
+        """Returns whether this job is recorded at the path; False if no job is, or its record is damaged.
 
         Raises:
             ValueError: another job is recorded there; the message lists the differences and ends with `way_out`.
@@ -56,7 +56,7 @@ class JobRecord:
         """Returns a sentence for each difference between this job and `begun`, the record that another call wrote."""
         if begun.get("release") != self.release:
             return [f"it was begun by release {begun.get('release')}, and this is {self.release}"]
-        options, files = begun["options"], begun["files"]
+        options, files = begun["options"], begun["files"]  # with the same options, as the release is the same
         found = [
             f"{name} was {options.get(name)!s:.80} and is {value!s:.80}"
             for name, value in self.options.items()

@@ -11,7 +11,7 @@ from pathlib import Path
 from packhorse.parameters import parameter
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
-"""Beginning of a URL. `pathlib` turns its two slashes into one, so one is enough."""
+"""Beginning of a URL. `pathlib` turns its two slashes into one, so one is enough. `C:/` is no URL: one letter."""
 
 
 def refuse_url(output: str | os.PathLike[str], name: str = "the output") -> None:

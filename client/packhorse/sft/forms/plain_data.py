@@ -1,7 +1,7 @@
 """A value as JSON's types only, and the words by which errors name a type or a fault of JSON.
 
-Owns copying values that a template may not touch, and the mark that no text may hold. Leaves which values a message
-holds to `sft.messages`.
+Owns copying values, so that a template touches no object of the user, and the mark that no text may hold. Leaves which
+values a message holds to `sft.messages`.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 WORDS_MARK = "\ufdd2"
-"""A code point that is in no text (Unicode: a noncharacter), with which conversations are rendered for comparison."""
+"""A code point that is in no text (a noncharacter of Unicode). Added to a text, it shows where a template writes it."""
 
 _NAMES: dict[type, str] = {
     str: "text",
@@ -29,10 +29,11 @@ def plain_data(value: Any, where: str) -> Any:
     """Copies a value as JSON's types, so that a template gets no object with methods of its own.
 
     Raises:
-        ValueError: the value contains another type, or text that has no UTF-8 form; the error begins with `where`.
+        ValueError: the value contains another type, or text that has no UTF-8 form or holds WORDS_MARK; the error
+            begins with `where`.
     """
     if isinstance(value, str):
-        text = str.__str__(value)
+        text = str.__str__(value)  # a plain str, also of a subclass
         if not text.isascii():
             _check_text(text, where)
         return text

@@ -32,6 +32,7 @@ class SafeNamespace(jinja2.utils.Namespace):
         jinja2.utils.Namespace.__init__(args[0], names)
 
     def __setitem__(self, name: str, value: Any) -> None:
+        """Sets a variable, for a template's `{% set namespace.name = value %}`."""
         _check_name(name)
         super().__setitem__(name, value)
 
