@@ -1,4 +1,7 @@
-"""`EveryToken`: the loss mask of tokens that have none, which trains on every token."""
+"""`EveryToken`: the loss mask of tokens that have none, which trains on every token.
+
+A mixture needs it if only some of its components have a mask; see `mixture`.
+"""
 
 import numpy as np
 from numpy.typing import NDArray

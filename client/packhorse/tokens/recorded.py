@@ -22,7 +22,7 @@ def recorded_path(folder: Path, record: Mapping[str, Any]) -> str:
 
     Args:
         folder: the dataset's folder.
-        record: the manifest's record of its tokens, with the `path` from the folder.
+        record: the manifest's record of its tokens, whose `path` is relative to the folder.
     """
     return os.path.normpath(folder / record["path"])
 

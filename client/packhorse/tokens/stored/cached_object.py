@@ -29,7 +29,7 @@ class CachedObject:
         self.object = StoredObject(url, store.options)
         self._cache = store.open()
         self._block_bytes = store.block_bytes
-        self._patience_seconds = store.options.attempt_seconds
+        self._patience_seconds = store.options.attempt_seconds  # of waiting for another process that fetches a block
 
     def block(self, number: int) -> memoryview:
         """Returns bytes [number · block_bytes, (number + 1) · block_bytes), fewer of the last."""
@@ -57,7 +57,7 @@ class CachedObject:
                     file.write(self.object.read(begin, min(begin + _COPIED_BYTES, self.size_bytes)))
 
         name = without_secrets(self.url).rpartition("/")[2]
-        patience = self.object.options.retry.deadline_seconds
+        patience = self.object.options.retry.deadline_seconds  # longer than for a block: a copy is many requests
         return self._cache.whole(self.object.key, name, fetch, patience_seconds=patience)
 
     def file(self) -> RangeFile:
@@ -71,6 +71,7 @@ def joined(block: Callable[[int], memoryview], begin: int, end: int, block_bytes
         return b""
     first, last = begin // block_bytes, (end - 1) // block_bytes
     parts = [block(number) for number in range(first, last + 1)]
+    # The end is cut first: in a single part, cutting the beginning would move it.
     parts[-1] = parts[-1][: end - last * block_bytes]
     parts[0] = parts[0][begin - first * block_bytes :]
     return parts[0] if len(parts) == 1 else b"".join(parts)

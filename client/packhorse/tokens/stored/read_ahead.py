@@ -37,7 +37,8 @@ class ReadAhead:
             ends: exclusive end of each range, in bytes: int64 [S].
         """
         firsts = begins // self._block_bytes
-        counts = np.where(ends > begins, -(-ends // self._block_bytes) - firsts, 0)  # blocks of each range
+        # Blocks of each range: from its first one to its end, rounded up; none for an empty range.
+        counts = np.where(ends > begins, -(-ends // self._block_bytes) - firsts, 0)
         # All ranges end to end: each counts its blocks from its own first one, instead of those of the ranges before.
         before = counts.cumsum() - counts
         blocks = np.arange(counts.sum()) + np.repeat(firsts - before, counts)
@@ -48,7 +49,7 @@ class ReadAhead:
         """Returns bytes [begin, end) of an object; a view if they are in one block."""
         first = begin // self._block_bytes
         offset = first * self._block_bytes
-        if begin < end <= offset + self._block_bytes:
+        if begin < end <= offset + self._block_bytes:  # in one block, as most ranges are
             return self._blocks.get((number, first))[begin - offset : end - offset]
         return memoryview(joined(lambda block: self._blocks.get((number, block)), begin, end, self._block_bytes))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from packhorse.formats.object_store import StoreOptions
 from packhorse.tokens.stored.node_cache import BlockCache
 
-DEFAULT_CACHE_BYTES = 1 << 34
-DEFAULT_BLOCK_BYTES = 1 << 20
-DEFAULT_READ_AHEAD_BYTES = 1 << 26
+DEFAULT_CACHE_BYTES = 1 << 34  # 16 GiB
+DEFAULT_BLOCK_BYTES = 1 << 20  # 1 MiB
+DEFAULT_READ_AHEAD_BYTES = 1 << 26  # 64 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class StoreCache:
     cache_folder: str | os.PathLike[str] | None = None
     """Folder on a local disk of the node; None for `~/.cache/packhorse/tokens`."""
     cache_bytes: int = DEFAULT_CACHE_BYTES
-    """About how many bytes of blocks it may hold."""
+    """About how many bytes it may hold, of blocks and of objects that are kept whole."""
     block_bytes: int = DEFAULT_BLOCK_BYTES
     """Bytes of one read."""
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
@@ -46,5 +46,5 @@ class StoreCache:
             raise ValueError("cache_bytes and block_bytes must be at least 1, read_ahead_bytes at least 0")
 
     def open(self) -> BlockCache:
-        """Makes the folder; an OSError if it cannot be made."""
+        """Opens the cache, and makes its folder; an OSError if it cannot be made."""
         return BlockCache(Path(self.cache_folder or Path.home() / ".cache" / "packhorse" / "tokens"), self.cache_bytes)

@@ -14,7 +14,8 @@ from packhorse.tokens.stored.store_cache import StoreCache
 from packhorse.tokens.tables._list_columns import ListColumn, Located, refuse_null
 
 _OPEN_BYTES = 1 << 20
-"""Size of a mapped column for a cache: it takes no memory, but an open file, of which a process may have 1,024."""
+"""What a mapped column counts for in a process's cache of columns: it takes no memory, but an open file, of which a
+process may have 1,024."""
 _HEAD_BYTES = 16
 """Bytes before the offsets: the number of rows, and the type of the tokens."""
 
@@ -27,7 +28,7 @@ class FlatColumn:
     """
 
     nbytes = _OPEN_BYTES
-    """Size for the cache that holds it."""
+    """Size for the cache that holds it; see `_OPEN_BYTES`."""
 
     def __init__(self, block: memoryview, *, where: str, column: str) -> None:
         """Takes a block's bytes; `where` and `column` name the data in messages."""

@@ -55,9 +55,10 @@ class StoredShards:
         return self._opened.get(number, lambda: self._open_shard(number))
 
     def _open_shard(self, number: int) -> "_OpenShard":
-        """Opens a shard and reads its offsets; a ValueError if they do not fit the index."""
+        """Opens a shard and reads its offsets; a ValueError if they do not fit the folder's `index.json`."""
         url, num_sequences = self._shards.shards[number]
         stored = CachedObject(str(url), self._store)
+        # A shard begins with the number of its sequences and their offsets. They stay in memory, not on the disk.
         head = np.frombuffer(stored.object.read(0, head_bytes(num_sequences)), "<u4")
         count, offsets = head[0], head[1:]
         if count != num_sequences or (offsets[1:] < offsets[:-1]).any() or offsets[-1] > stored.size_bytes:

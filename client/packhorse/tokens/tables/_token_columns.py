@@ -31,7 +31,7 @@ def choose_column(schema: Any, column: str | None, where: str) -> str:
 
 
 def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: str) -> str:
-    """Returns the column of tokens, if it is evident.
+    """Returns the column of tokens, if it is evident: the only fitting one, or the only one with a usual name.
 
     Args:
         columns: name → type of every column, for the message.

@@ -59,7 +59,7 @@ class ArrowSource(TableSource, MappedSource):
             check_id_type(schema, id_column, self._table.where)
         self._opened: _Opened | None = None
         self._lookup: RowLookup | None = None
-        self._open()
+        self._open()  # now, so that it raises the errors above
 
     def __len__(self) -> int:
         opened = self._open()
@@ -88,7 +88,7 @@ class ArrowSource(TableSource, MappedSource):
         tokens, selection = self._open()
         rows = self._rows(ids)
         buffers, starts, lengths = tokens.locate(rows if selection is None else selection[rows].astype(np.int64), ids)
-        return Ranges(buffers, starts * self._dtype.itemsize, lengths)
+        return Ranges(buffers, starts * self._dtype.itemsize, lengths)  # from tokens to bytes
 
     def _ids_in(self, column: str) -> NDArray[np.int64]:
         tokens, selection = self._open()

@@ -91,7 +91,7 @@ class _StoredFile:
             self._streamed = streamed_batches(self._object.object.read, self.size_bytes, self.where)
             return FileLayout(schema, [batch.num_rows for batch in self._streamed])
         is_nested = require("pyarrow", ARROW).types.is_nested
-        # Rows are counted with one column that is not nested, if there is one, which reads the fewest bytes.
+        # Rows are counted with one column that is not nested, which reads the fewest bytes; if all are, with all.
         flat = [number for number, field in enumerate(schema) if not is_nested(field.type)]
         counted = self._reader(flat[:1] or None)
         rows = [counted.get_batch(number).num_rows for number in range(counted.num_record_batches)]

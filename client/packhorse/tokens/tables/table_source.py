@@ -43,7 +43,7 @@ def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDA
 
 
 class TableSource(TokenSource):
-    """A source of a table's rows, which may have a column of ids."""
+    """A source of a table's rows, which may have a column of ids. Legend: N rows, S sequences."""
 
     _id_column: str | None
     """Column of ids; None if a row's number is its sequence's id."""
