@@ -22,18 +22,18 @@ class TrainingBatches:
 
     def __init__(self, loader: PackedDataLoader) -> None:
         self._loader = loader
-        self._length = len(loader)
+        self._length = len(loader)  # before `resume`, after which the loader counts only what remains
         self.set_epoch(loader.epoch)
 
     def __len__(self) -> int:
-        """Returns the number of batches in a whole epoch."""
+        """Returns the number of batches in a whole epoch, also after a resume: the Trainer plans all epochs by it."""
         return self._length
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return map(_without_cursor, self._loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses an epoch; a resumed epoch keeps its position."""
+        """Chooses an epoch, from its beginning; the resumed epoch keeps its position until it has ended."""
         self._loader.set_epoch(epoch)
         self.epoch, self.num_left = epoch, len(self._loader)
 
@@ -45,7 +45,10 @@ class TrainingBatches:
             self.set_epoch(self.epoch + 1)
 
     def epochs_done(self, counted_epochs: float) -> float:
-        """Returns the epochs done, from the Trainer's number, which counts the remaining batches as a whole epoch."""
+        """Returns the epochs done, from the Trainer's number, which counts the remaining batches as a whole epoch.
+
+        After a resume in the middle of epoch 2, the Trainer counts from 2.0 to 3.0, and this returns 2.5 to 3.0.
+        """
         share_left = self.num_left / max(self._length, self.num_left)  # of the epoch, when this process began it
         return self.epoch + 1 - share_left * (self.epoch + 1 - counted_epochs)
 

@@ -39,7 +39,7 @@ class PackhorseCursor(TrainerCallback, ExportableState):
         state.epoch = batches.epochs_done(state.epoch)
 
     def state(self) -> dict[str, Any]:
-        """Returns the callback's entry in `trainer_state.json`."""
+        """Returns the callback's entry in `trainer_state.json`, in the form of every `ExportableState`."""
         return {"args": {}, "attributes": {"cursor": self.cursor}}
 
 

@@ -11,7 +11,8 @@ from packhorse.client import Batch, PackedDataLoader
 class ValidationBatches:
     """The batches of one epoch, the same in every iteration.
 
-    Every rank has the same number of batches, and over all ranks every sequence comes once.
+    Every rank has the same number of batches, and over all ranks every sequence comes once, unless the loader's
+    remainder policy drops or repeats bins.
     """
 
     def __init__(self, loader: PackedDataLoader) -> None:
@@ -20,7 +21,7 @@ class ValidationBatches:
         self._length: int | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        self._loader.set_epoch(self._epoch)
+        self._loader.set_epoch(self._epoch)  # an epoch that has ended begins again only if it is chosen again
         return iter(self._loader)
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     raise ImportError(f"PackedSFTTrainer needs {error.name}: install packhorse[trl]") from None
 
 _REPLACED_OPTIONS = ("assistant_only_loss", "completion_only_loss")
-"""SFTConfig's options that have no effect, because packed data has a loss mask."""
+"""SFTConfig's options that are refused: they choose what is trained on, which the loss mask of packed data does."""
 
 
 class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
@@ -41,6 +41,7 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
     """
 
     _total_train_tokens: int
+    """SFTTrainer's own count of the tokens trained on, over all processes."""
 
     def __init__(self, model: Any, args: Any = None, **options: Any) -> None:
         for name in _REPLACED_OPTIONS:
@@ -59,7 +60,7 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
         return super().evaluate(eval_dataset, *options, **more)
 
     def compute_loss(self, model: Any, inputs: Any, *options: Any, **more: Any) -> Any:
-        """Computes the loss, and corrects TRL's `num_tokens`, which counts only one row of a batch."""
+        """Computes the loss, and corrects TRL's `num_tokens`, which takes the length of one row for the whole batch."""
         before, num_rows = self._total_train_tokens, len(inputs["input_ids"])
         loss = super().compute_loss(model, inputs, *options, **more)
         self._total_train_tokens = before + (self._total_train_tokens - before) * num_rows

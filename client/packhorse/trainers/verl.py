@@ -49,7 +49,7 @@ class VerlScheduler:
                 "under dynamic context parallelism"
             )
         num_ranks = cp_size * dp_size
-        if num_ranks < 1 or num_ranks & (num_ranks - 1):
+        if num_ranks < 1 or num_ranks & (num_ranks - 1):  # 0 for a power of two: 8 & 7, but 6 & 5 is 4
             raise ValueError(f"cp_size · dp_size must be a power of two, got {num_ranks}")
         self._rule = ContextRule(max_seqlen_per_dp_cp_rank, num_ranks)
 
@@ -61,7 +61,7 @@ class VerlScheduler:
 
         Returns:
             For each micro-batch, and in it for each rank of data and context parallelism, the numbers of the sequences
-            that the rank computes.
+            that the rank computes. Ranks that share sequences have equal lists.
 
         Raises:
             ValueError: a sequence does not fit all ranks together.

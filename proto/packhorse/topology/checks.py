@@ -1,6 +1,7 @@
 """Checking options, and the words of the messages that refuse them.
 
-Owns `checked_integer`, which every options class uses. Leaves options that are one of a few names to `choices`.
+Owns `checked_integer`, by which options classes check their numbers. Leaves options that are one of a few names to
+`choices`.
 """
 
 from numbers import Integral
@@ -27,7 +28,7 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
     Raises:
         ValueError: the value is not an integer, or outside [least, most].
     """
-    if type(value) is int and least <= value and (most is None or value <= most):
+    if type(value) is int and least <= value and (most is None or value <= most):  # the usual case, first for speed
         return value
     expected = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
     if isinstance(value, bool) or not isinstance(value, Integral):

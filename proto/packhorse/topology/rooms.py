@@ -49,7 +49,10 @@ class RoomRule:
 
     @property
     def longest_length(self) -> int:
-        """The greatest length that is accepted before its room is computed: `longest`, but at least `max_seq_len`."""
+        """The greatest length that is accepted before its room is computed: `longest`, but at least `max_seq_len`.
+
+        So a length that fits a bin but whose room does not is refused with a message about the room.
+        """
         return max(self.max_seq_len, self.longest)
 
     @property

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 class Fact:
     """A frozen dataclass that is read from a protobuf message.
 
-    Its fields have the names of the message's fields. An `optional` or message field that is unset becomes None. Any
-    other field that is zero or empty gets the default of the class, if it has one.
+    Its fields have the names of the message's fields. A repeated field becomes a tuple. An `optional` or message field
+    that is unset becomes None. Any other field that is zero or empty gets the default of the class, if it has one.
 
     Example:
         >>> from packhorse.types import Stage
@@ -54,7 +54,7 @@ class _MessageField(NamedTuple):
     """Whether the message tells unset from zero, as it does for `optional` fields and for messages inside it."""
     is_repeated: bool
     read_nested: Callable[[Any], Any] | None
-    """Reads a message inside the message; None if the field holds plain values."""
+    """Reads a message inside the message; None if no class does, as for plain values."""
     default: Any
     """The dataclass field's default, or MISSING."""
 

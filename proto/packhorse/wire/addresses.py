@@ -22,6 +22,7 @@ def is_local(address: str) -> bool:
     """
     if address.startswith(_UNIX):
         return True
+    # Without a port an IPv6 address has colons of its own (::1), and a name none.
     host = address if _is_ip(address) else address.rpartition(":")[0] or address
     host = host.strip("[]")
     return host == "localhost" or (_is_ip(host) and ipaddress.ip_address(host).is_loopback)

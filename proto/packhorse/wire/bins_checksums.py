@@ -72,11 +72,11 @@ def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 
     Size and base_position are hashed as 8 little-endian bytes.
 
     Example:
-        >>> arrays_checksum([b"abcd", *[b""] * 7], 0) == bins_checksum(pb.Bins(ids=b"abcd"))
+        >>> arrays_checksum([b"abcd", *[b""] * 7], 0) == bins_checksum(pb.Bins(ids=b"abcd"))  # ids to first_tokens
         True
 
     Args:
-        arrays: in the order of `BIN_ARRAYS`; those at the end that are empty may be left out.
+        arrays: in the order of `BIN_ARRAYS`; the last four, which were added later, may be left out if they are empty.
         base_position: as in the message.
         context: the hash's seed, as for `bins_checksum`.
     """

@@ -29,6 +29,8 @@ def expiry_of(path: str | Path) -> datetime:
     _, begin, rest = read_plain(path).decode("ascii", errors="replace").partition(_BEGIN)
     try:
         data = ssl.PEM_cert_to_DER_cert(begin + rest.partition(_END)[0] + _END)
+        # Certificate: [signed part, …]; signed part: [version], serial number, algorithm, issuer, validity, …;
+        # validity: begin, end.
         certificate, *_ = _elements(data)
         signed, *_ = _elements(certificate.content)
         fields = _elements(signed.content)
@@ -48,7 +50,10 @@ def days_until(end: datetime) -> float:
 
 
 class _Element(NamedTuple):
+    """An element of DER: a value, or a list of elements end to end."""
+
     tag: int
+    """The content's type."""
     content: bytes
 
 

@@ -1,6 +1,7 @@
 """The fingerprint of a token file: a hash of at most 64 of its sequences.
 
 By it a client notices that its tokens were made by another tokenizer than those from which the dataset was prepared.
+A row is the number of a sequence in the file.
 Leaves fingerprints of sets of ids to `id_sums`.
 """
 

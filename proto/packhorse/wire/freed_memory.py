@@ -52,4 +52,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
         return False
+    # A list, so that the second is set even if the first fails.
     return all([mallopt(_MMAP_THRESHOLD, MAPPED_BYTES), mallopt(_TRIM_THRESHOLD, KEPT_BYTES)])

@@ -20,7 +20,7 @@ def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None)
     """Returns two sums, modulo 2^64, of hashes of the ids; each sum hashes with another key.
 
     The sums of parts add up, modulo 2^64, to those of the whole, in any order. The probability that a missing,
-    repeated or altered id goes unnoticed is 2^-128.
+    repeated or altered id goes unnoticed is about 2^-128.
 
     Example:
         >>> ids_sum(np.array([3, 1, 2])) == ids_sum(np.array([1, 2, 3])) != ids_sum(np.array([1, 2, 2]))
@@ -28,7 +28,8 @@ def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None)
 
     Args:
         ids: integers [n].
-        starts: the first token of each piece, if the ids name pieces: integers [n]. A start of 0 counts as none.
+        starts: the first token of each piece, if the ids name pieces: integers [n]. A start of 0 counts as none,
+            so that whole sequences have the same sums with and without starts.
     """
     sums = [0, 0]
     for first in range(0, len(ids), _CHUNK):

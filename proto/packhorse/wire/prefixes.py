@@ -14,7 +14,7 @@ def by_prefix(rows: Sequence[NDArray[np.integer]]) -> tuple[NDArray[np.int64], N
     """Sorts rows of tokens, and counts the nodes that each row shares with the one before it.
 
     A node of the tree is a token together with the token that it predicts. So rows that begin with n common tokens
-    share n - 1 nodes: the last common token is followed by different ones. Equal rows share all nodes.
+    share n - 1 nodes: the last common token predicts different ones, or nothing in one row. Equal rows share all nodes.
 
     Example:
         >>> order, shared = by_prefix([np.array([1, 2, 4]), np.array([1, 2, 3]), np.array([1, 2, 3])])

@@ -1,6 +1,7 @@
 """The positions of the bins of a stream, which client and server both compute, so that they need not be sent.
 
-Leaves the division of an epoch among ranks to `packhorse.topology`.
+Leaves the division of an epoch among ranks, and into stretches (steps of one size that follow each other), to
+`packhorse.topology`.
 """
 
 import numpy as np
@@ -10,7 +11,9 @@ from packhorse.topology import StreamMode, Topology
 
 
 def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: int) -> NDArray[np.int64]:
-    """Returns the positions of a worker's next bins, in order, if there is no balance: int64 [num_bins].
+    """Returns the positions of a worker's next bins, in order: int64 [num_bins].
+
+    If the bins have others, because a balance exchanged them or the last step is not full, the server sends them.
 
     Example:
         >>> topology = Topology(world_size=2, batch_size=2)
@@ -27,7 +30,8 @@ def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: i
     step, missing = first_step, num_bins
     stretches = topology.stretches[topology.stretch_number(first_step) :]
     for stretch, following in zip(stretches, (*stretches[1:], None), strict=True):
-        # Steps of this worker within the stretch: as many as the missing bins need, and none of the next stretch.
+        # Steps of this worker within the stretch: as many as the missing bins need, and none of the next stretch. There
+        # may be none at all, if the stretch is shorter than the worker's stride.
         num_steps = -(-missing // stretch.batch_size)
         if following is not None:
             num_steps = min(num_steps, max(0, -(-(following.first_step - step) // topology.step_stride)))

@@ -1,7 +1,8 @@
 """`Look`: what `packhorse inspect` shows of a folder, and what it adds if the folder was made of raw input.
 
-Owns the sentences and JSON values that only raw input has: efficiencies without packing, a sample's errors, costs, and
-quick packers. Leaves making the folder to `raw`, and the figures that every folder has to `packhorse.analysis`.
+Owns the sentences and JSON values that only raw input has (efficiencies without packing, a sample's errors, and quick
+packers), and what an epoch of any folder costs. Leaves making the folder to `raw`, and all other figures to
+`packhorse.analysis`. Server packages are imported in functions, so that a client alone can ask a server.
 """
 
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ class Look:
     """The command with which the user would prepare the same input; empty for a folder that is prepared."""
 
     def lines(self, report: "DatasetReport") -> Iterator[str]:
-        """Yields the sentences before the figures: efficiencies, what they describe, and a sample's standard errors."""
+        """Yields the sentences before the figures of raw input: efficiencies, too long sequences, notes, errors."""
         if not self.is_raw:
             return
         packed, over = report.dataset.manifest.efficiency, report.dataset.manifest.over_length
@@ -99,11 +100,12 @@ class Look:
 
         options = options_of(dataset)
         source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options)
+        # "auto" is no name in PACKERS: it chooses among packers.
         quick = [name for name in _QUICK_PACKERS if name == "auto" or name in PACKERS]
         return compare_packers(source, options, algorithms=quick, time_limit_seconds=_QUICK_SECONDS)
 
     def _errors(self, dataset: "PreparedDataset") -> dict[str, float]:
-        """Returns the standard errors of a sample; empty if all rows were read, or with groups."""
+        """Returns the standard errors by way of filling rows; empty if all rows were read, or with groups."""
         from packhorse.analysis import standard_errors
 
         return standard_errors(dataset) if self.share < 1 and not dataset.has_groups else {}
