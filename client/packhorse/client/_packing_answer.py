@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.error_texts import too_old
 from packhorse.client.errors import DamagedAnswerError
+from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 
 _NUMBER = np.dtype("<u4")
@@ -32,12 +33,14 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
     ends = np.frombuffer(response.bin_ends, dtype=_NUMBER).astype(np.int64)
     sizes = np.diff(ends, prepend=0)
     least_size = 0 if request.allow_empty else 1
+    rooms = RoomRule(request.max_seq_len, max(request.align, 1), request.extra_tokens).room(lengths)
+    # In this order: the sums index by `indices` and `ends`, which the lines before them check.
     if (
         not np.array_equal(np.sort(indices), np.arange(len(lengths)))
         or (sizes < least_size).any()
         or (ends[-1] if len(ends) else 0) != len(lengths)
         or len(ends) % max(request.num_bins_multiple_of, 1)
-        or _sums(lengths[indices], ends).max(initial=0) > request.max_seq_len
+        or _sums(rooms[indices], ends).max(initial=0) > request.max_seq_len
         or _is_mixed(np.array(request.separate_by, dtype=np.int64), indices, sizes)
     ):
         raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")

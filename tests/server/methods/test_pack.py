@@ -82,6 +82,11 @@ def test_options_of_the_packing(backend):
     assert bins(seed=1) == bins(seed=1) != bins(seed=2)
 
 
+def test_a_bin_may_hold_longer_sequences_that_leave_out_their_last_tokens(embedded):
+    [indices] = embedded.pack_sequences([5, 5], max_seq_len=8, extra_tokens=-1)  # the rooms are 4 and 4
+    assert sorted(indices.tolist()) == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
