@@ -24,6 +24,7 @@ def no_variables(monkeypatch):
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 4)),  # torchrun
         ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, (0, 2)),  # torchrun below srun
         ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1)),
+        ({"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "3", "SLURM_NTASKS": "8"}, (0, 1)),  # one run in each task
         ({"WORLD_SIZE": "1"}, (0, 1)),
         ({"RANK": "", "WORLD_SIZE": ""}, (0, 1)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (0, 1)),

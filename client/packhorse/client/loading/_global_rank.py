@@ -1,6 +1,7 @@
 """This process's rank among all processes of a run: `global_rank`, from the process group or the environment.
 
-Owns the environment variables of launchers. Which data-parallel rank that makes is in `ranks`.
+Owns the environment variables of launchers, and the refusal of a launcher that sets only its own. Which data-parallel
+rank that makes is in `ranks`.
 """
 
 import os
@@ -19,7 +20,8 @@ LAUNCHERS = (
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 )
-"""(variable of the rank, variable of the number of ranks) of launchers that do not set RANK and WORLD_SIZE."""
+"""(variable of the rank, variable of the number of ranks) of launchers that do not set RANK and WORLD_SIZE. Slurm has
+several for the number, of which its versions and commands do not all set each."""
 
 
 def has_process_group() -> bool:
@@ -62,7 +64,12 @@ def _variable(name: str) -> int | None:
 
 
 def refuse_launchers() -> None:
-    """Raises a ValueError if a launcher's own variables say that this process is one of several."""
+    """Raises a ValueError if RANK is not set and a launcher's own variables say that this process is one of several.
+
+    Raises one also if these variables are not numbers.
+    """
+    if _variable("RANK") is not None:  # then WORLD_SIZE is set too, or `global_rank` has refused it: they decide
+        return
     for of_rank, of_size in LAUNCHERS:
         if of_rank not in os.environ:
             continue
