@@ -27,7 +27,10 @@ class RecordingTrainer(PackedTrainer):
     record: Record
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Finds sequences by positions that begin at 0; those without any target are padding."""
+        """Writes down the batch's sequences, which begin at position 0, and trains on it.
+
+        Those without any target are padding, or a single token: a first token is never predicted.
+        """
         starts = (inputs["position_ids"].flatten() == 0).nonzero().flatten().tolist()
         labels, num_tokens = inputs["labels"].flatten(), inputs["labels"].numel()
         for start, end in zip(starts, [*starts[1:], num_tokens], strict=True):
@@ -37,7 +40,7 @@ class RecordingTrainer(PackedTrainer):
 
 
 class StopAfter(TrainerCallback):
-    """Saves and stops after a number of steps."""
+    """Saves and stops after step `num_steps`; None stops nowhere."""
 
     def __init__(self, num_steps: int | None) -> None:
         self.num_steps = num_steps

@@ -1,6 +1,6 @@
 """Proof that training misses and repeats nothing: every sequence trained on, written down.
 
-Owns only that file; the examples share it, and a training script of yours needs none.
+Owns the files of that proof, which tests read. The examples share it, and a training script of yours needs none.
 """
 
 import json
@@ -16,7 +16,7 @@ class Record:
     """One line of tokens (JSON) for every sequence, in a file for each rank."""
 
     def __init__(self, folder: str | None) -> None:
-        """Opens `folder`/`rank`, to add to what is there; None writes nothing down."""
+        """Opens `folder`/RANK, as torchrun sets it, to add to what is there; None writes nothing down."""
         self._file = None
         if folder is not None:
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ class Record:
 
         Args:
             batch: with `input_ids` and `attention_mask`.
-            offsets: of its sequences, padding left out: int32 [n + 1].
+            offsets: its `cu_seqlens`, in which padding is left out: int32 [n + 1].
         """
         of_all = batch["input_ids"][batch["attention_mask"].bool()]
         for start, end in pairwise(offsets.tolist()):

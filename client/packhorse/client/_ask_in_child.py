@@ -1,6 +1,6 @@
 """`ask_in_child`: a child process asks a server a question, so that this process uses no gRPC, and may fork.
 
-Leaves the questions to `connecting`.
+Leaves which targets need a child process to `connecting`, whose `Server` decides it.
 """
 
 import os
@@ -31,7 +31,8 @@ def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 18
 
     Raises:
         TimeoutError: the child gave no answer in time.
-        RuntimeError: the child died, or its exception cannot be pickled.
+        RuntimeError: the child died (also of an answer that cannot be pickled), or its exception cannot be pickled.
+        Exception: what `question` raised.
     """
     if has_used_grpc() or not hasattr(os, "fork") or "jax" in sys.modules:
         return question()
@@ -49,7 +50,7 @@ def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 18
     finally:
         receiver.close()
         with suppress(ProcessLookupError, ChildProcessError):  # something else may collect this process's children
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)  # it is done, unless it took too long
             os.waitpid(child, 0)
     if not is_answer:
         raise outcome

@@ -1,6 +1,6 @@
 """The service's answer to PackSequences: the bins of the lengths that were sent, checked against the request.
 
-Leaves a stream that packs to `streams/pack_stream`, and locations to `transport/locations`.
+Leaves a stream that packs to `streams/pack_stream`, and the answer to LocateSequences to `transport/locations`.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
         not np.array_equal(np.sort(indices), np.arange(len(lengths)))
         or (sizes < least_size).any()
         or (ends[-1] if len(ends) else 0) != len(lengths)
-        or len(ends) % max(request.num_bins_multiple_of, 1)
+        or len(ends) % max(request.num_bins_multiple_of, 1)  # 0 if the request does not set it
         or _sums(rooms[indices], ends).max(initial=0) > request.max_seq_len
         or _is_mixed(np.array(request.separate_by, dtype=np.int64), indices, sizes)
     ):

@@ -1,6 +1,6 @@
 """Which ranks belong to one run, by their launcher: `run_id_of`.
 
-A stream carries this hash, so that servers notice a run that reads two datasets. Leaves the digests of a client's
+A stream carries what it returns, so that servers notice a run that reads two datasets. Leaves the digests of a client's
 datasets to `transport/one_dataset`, and what the ranks of a process group share to `loading/_agreement`.
 """
 

@@ -1,6 +1,6 @@
 """Hints for an unknown keyword argument: `with_hints` adds to the TypeError what to give instead.
 
-Owns the table of these hints. Leaves the options themselves to `client.options`.
+Owns the table of these hints. Leaves the options themselves to `client.options` and `presets/batch_format`.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def with_hints(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
                 hint = f"it has {', '.join(name for name in known if name != 'self')}"
                 if near := get_close_matches(word, known, n=1):
                     hint = f"did you mean {near[0]}=?"
-                callee = function.__qualname__.removesuffix(".__init__")
+                callee = function.__qualname__.removesuffix(".__init__")  # a class is named, not its constructor
                 raise TypeError(f"{callee} got an unexpected keyword argument {word!r}: {_HINTS.get(word, hint)}")
         return function(*args, **words)
 

@@ -49,7 +49,7 @@ class MemoryDatasets:
         group_size: the number of consecutive sequences that share a bin; None for no groups.
 
     Raises:
-        ValueError: a name or a length is invalid; `connect` checks the options.
+        ValueError: a name, a length or `max_seq_len` is invalid; `connect` checks the other options.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MemoryDatasets:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A tuple of all lengths and options: equal if the datasets are equal."""
+        """A tuple of all lengths and options, equal for equal datasets: by it, a process finds what it has planned."""
         lengths = ((name, lengths.tobytes()) for name, lengths in self.lengths.items())
         return (*lengths, *self.options.items())
 

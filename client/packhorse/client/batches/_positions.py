@@ -1,4 +1,4 @@
-"""Position ids of a batch: from 0 in each room; on from the prefix if it sees one, and from the piece before if asked.
+"""Position ids of a batch: from 0 in each room, or on from the prefix that it sees, or from the piece before if asked.
 
 Leaves which rooms there are, and which sequence sees which prefix, to `layout`; position ids of images to `_images`.
 
@@ -23,7 +23,8 @@ def write_position_ids(
         layout: where the sequences lie; one that sees a prefix goes on where the prefix ends.
         first_tokens: number of each piece's first token in its sequence, from which it goes on: int64 [n]; None if all
             begin at 0.
-        num_bos: separators before a sequence, 0 or 1, which have its first positions, so later pieces add them too.
+        num_bos: separators before a sequence, 0 or 1. One takes position 0, so that token 5 of the sequence has
+            position 6, also if a later piece begins with it.
     """
     np.subtract(_integers(len(position_ids)), layout.extent_starts.repeat(layout.extent_lengths), out=position_ids)
     if first_tokens is not None:
@@ -37,8 +38,8 @@ def write_position_ids(
 
 
 def _integers(count: int) -> NDArray[np.int64]:
-    """Returns 0, 1, 2, …, int64 [count], a view of memory that all batches share; do not write to it."""
-    return _integers_below(1 << count.bit_length())[:count]
+    """Returns 0, 1, 2, …, int64 [count], a view of memory that batches share; do not write to it."""
+    return _integers_below(1 << count.bit_length())[:count]  # a power of two, so that batches of similar sizes share it
 
 
 @lru_cache(maxsize=1)

@@ -65,8 +65,8 @@ class BatchBuffers:
 
         Args:
             num_tokens: B·L of the largest batch.
-            pin_memory: whether it is page-locked, for asynchronous copies to a GPU; needs CUDA. PyTorch reuses
-                page-locked memory only after the copies from it are done.
+            pin_memory: whether it is page-locked, for asynchronous copies to a GPU; needs CUDA. PyTorch itself waits
+                for such copies before it reuses memory that was given up, but the next batch in these buffers does not.
         """
         self.num_tokens = num_tokens
         self._int64 = torch.empty(_NUM_INT64 * num_tokens, dtype=torch.int64, pin_memory=pin_memory)

@@ -44,8 +44,9 @@ def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -
     if block.component_ids is not None:
         num_joined = np.where(block.component_ids < 0, 0, rows_per_bin[block.component_ids])
     rows_of_batches = np.maximum(np.gcd.reduceat(num_joined, np.arange(0, len(block), batch_size)), 1)
+    # Where the number of rows changes; it is at least 1, so the 0 at either end is a change too.
     edges = np.flatnonzero(np.diff(rows_of_batches, prepend=0, append=0))
-    for first, last in pairwise(edges.tolist()):  # batches with the same number of rows
+    for first, last in pairwise(edges.tolist()):  # batches [first, last) have the same number of rows
         bins = slice(first * batch_size, min(last * batch_size, len(block)))
         num_rows = int(rows_of_batches[first])
         yield num_rows, _divided(block.slice(bins.start, bins.stop), num_joined[bins], num_rows)
@@ -56,12 +57,14 @@ def _divided(block: BinBlock, num_joined: NDArray[np.int64], num_rows: int) -> B
 
     Args:
         block: the bins.
-        num_joined: short bins that were joined in each of them, a multiple of `num_rows`: int64 [N].
+        num_joined: short bins that were joined in each of them, a multiple of `num_rows`; 0 for bins without sequences:
+            int64 [N].
         num_rows: rows to make of each.
     """
     if num_rows == 1 or block.rows is None or block.component_ids is None:
         return block
     sizes = np.diff(block.bin_ends, prepend=0)
+    # Of 4 short bins joined and 2 rows, short bins 0 and 1 are row 0, and 2 and 3 are row 1.
     rows = block.rows // np.repeat(np.maximum(num_joined // num_rows, 1), sizes)
     row_sizes = np.bincount(np.repeat(np.arange(len(block)), sizes) * num_rows + rows, minlength=len(block) * num_rows)
     return replace(

@@ -43,7 +43,7 @@ def write_causal_labels(
     for start, end in layout.padding_ranges:
         labels[start:end] = IGNORE_INDEX
     labels[layout.starts] = IGNORE_INDEX
-    if shift:
+    if shift:  # a sequence's last token gets the label after it: of a first token or of padding, -100
         labels[:-1] = labels[1:]
         labels[-1:] = IGNORE_INDEX
 

@@ -1,4 +1,4 @@
-"""Where the images of a batch lie: `MediaLayout`, and `MediaError` for images that do not fit their sequence.
+"""Where the images of a batch lie: `MediaLayout`; and `MediaError`, for images that fail.
 
 Leaves what a model takes to `row_format` (`Media`), and loading images to `_images`.
 """
@@ -28,6 +28,7 @@ class MediaLayout:
         >>> from packhorse.vision import media_of
         >>> from packhorse.client import BatchAssembler, BinBlock
         >>> from packhorse.client.sources import IndexableSource
+        >>> # 1 · 2 · 4 patches; the model makes a placeholder of 2 · 2.
         >>> image = {"pixel_values": torch.zeros(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}  # 2 placeholders
         >>> load = lambda ids: {sequence_id: image for sequence_id in ids}
         >>> from types import SimpleNamespace as Config  # what a model's config has
@@ -56,7 +57,7 @@ class MediaLayout:
     grids: NDArray[np.int64]
     """Frames, height and width of every image, in placeholders: int64 [m, 3]."""
     masked_ids: NDArray[np.int64]
-    """Ids of the sequences that are left out of the loss because their images failed: int64."""
+    """Ids of the sequences that `Media.on_error` left out of the loss because their images failed: int64."""
     keys: list[str]
     """Keys of the batch's image tensors; empty if it has no image."""
 

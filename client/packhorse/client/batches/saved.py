@@ -1,6 +1,7 @@
 """How a dataclass of arrays is pickled, so that `torch.load` with `weights_only=True` reads it: `reduced`, `restored`.
 
-Saved files name `restored` by its module. Leaves which classes may be read to `packed_batch`.
+Saved files name `restored` by its module, so `packed_batch` must know its earlier name if it moves. Leaves which
+classes may be read to `packed_batch`.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,8 @@ import numpy as np
 _Kind = TypeVar("_Kind")
 
 _Array = tuple[Any, ...]
-"""An array as it is pickled: dtype as text, content as bytes, then its sizes if it has several dimensions."""
+"""An array as it is pickled: dtype as text; content as bytes, None if there are none; then its sizes if it has several
+dimensions."""
 
 
 def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -37,7 +39,7 @@ def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
     """Makes a dataclass of the values that `reduced` returned."""
-    arrays: dict[int, Any] = {}
+    arrays: dict[int, Any] = {}  # by id of the tuple: pickle keeps one tuple for an array that two fields share
 
     def with_array(value: Any) -> Any:
         if not isinstance(value, tuple):  # no field of these dataclasses is a tuple itself

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 _ALIGNMENT_BYTES = 64
-"""Tensors that share memory begin at multiples of this."""
+"""Tensors that share memory begin at multiples of this; a view needs a multiple of its dtype's size."""
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
@@ -27,7 +27,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
         return [map_tensors(function, item) for item in value]
     if isinstance(value, tuple):
         items = [map_tensors(function, item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)  # a NamedTuple takes items one by one
     return value
 
 
@@ -38,5 +38,5 @@ def aligned_bytes(tensor: torch.Tensor) -> int:
 
 
 def view_at(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size, start: int) -> torch.Tensor:
-    """Returns the tensor that begins at a byte of memory: a view."""
+    """Returns the tensor that begins at byte `start` of memory, uint8 [bytes]: a view."""
     return memory[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
