@@ -1,7 +1,7 @@
 """`Band`: which pairs of a segment's tokens see each other, as the distances that `causal` and `window` allow.
 
-Owns this rule inside a segment. Leaves pairs of a sequence and its prefix to `prefixes`, and segments to
-`batches/layout`.
+A segment is a sequence, or a range of padding (`PackLayout.segments`). Owns this rule inside a segment. Leaves pairs of
+a sequence and its prefix to `prefixes`.
 """
 
 from dataclasses import dataclass
@@ -74,6 +74,7 @@ def pairs_of_equals(labels: torch.Tensor, band: Band) -> torch.Tensor:
     Returns:
         bool [B, L, L]: row, query, key.
     """
+    # tril_(k) keeps pairs with key − query ≤ k, so distances query − key ≥ −k; triu_(k) keeps those ≤ −k.
     pairs = labels[:, :, None] == labels[:, None, :]
     if band.least is not None:
         pairs.tril_(-band.least)

@@ -25,7 +25,7 @@ def layout_or_labels(where: PackLayout | Mapping[str, Any] | torch.Tensor) -> Pa
 
 
 def _layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
-    """Returns a layout without padding, whose segments are the ranges of equal labels in a row.
+    """Returns a layout without padding, whose sequences are the ranges of equal labels in a row.
 
     Returns None without any label, or if two ranges of a row have the same label, which no layout can express.
 
@@ -38,11 +38,11 @@ def _layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
     is_first = np.ones(rows.shape, dtype=np.bool_)
     is_first[:, 1:] = rows[:, 1:] != rows[:, :-1]
     starts = np.flatnonzero(is_first)
-    row_ends = np.cumsum(is_first.sum(axis=1))
-    segment_rows, segment_labels = starts // rows.shape[1], rows.reshape(-1)[starts]
+    row_ends = np.cumsum(is_first.sum(axis=1))  # of each row among the ranges
+    range_rows, range_labels = starts // rows.shape[1], rows.reshape(-1)[starts]
     # Sorted by row, then label: a label that comes twice in a row has neighbours that are equal in both.
-    order = np.lexsort((segment_labels, segment_rows))
-    is_repeated = (np.diff(segment_rows[order]) == 0) & (np.diff(segment_labels[order]) == 0)
+    order = np.lexsort((range_labels, range_rows))
+    is_repeated = (np.diff(range_rows[order]) == 0) & (np.diff(range_labels[order]) == 0)
     if is_repeated.any():
         return None
     return PackLayout.of_rows(np.diff(starts, append=rows.size), row_ends, rows.shape[1])

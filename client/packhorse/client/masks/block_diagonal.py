@@ -36,7 +36,7 @@ def build_block_diagonal_mask(where: LayoutLike, *, causal: bool) -> Any:
     try:
         attn_bias = import_module("xformers.ops.fmha.attn_bias")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "xformers":
+        if (error.name or "").partition(".")[0] != "xformers":  # xformers is there, and lacks another package
             raise
         raise ImportError(
             "build_block_diagonal_mask needs xformers: install it (pip install xformers), or use varlen_attention or "

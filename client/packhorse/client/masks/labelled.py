@@ -1,6 +1,6 @@
 """The labelled mask, which gives each token the number of its sequence in the row.
 
-Owns labels that are made from a layout. Leaves labels that users give to `label_offsets`.
+Owns labels that are made from a layout. Leaves labels that users give to `_given_labels` and `label_offsets`.
 """
 
 import numpy as np

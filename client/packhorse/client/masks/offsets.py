@@ -1,7 +1,7 @@
 """Offsets for variable-length attention kernels, copied from the layout to the device.
 
-Owns `cu_seqlens` and `max_seqlen` on the device. Leaves offsets from labels to `label_offsets`, taking padding out of
-tensors to `unpadding`, and attention itself to `varlen`.
+Owns `cu_seqlens` on the device, and the int `max_seqlen`. Leaves offsets from labels to `label_offsets`, taking padding
+out of tensors to `unpadding`, and attention itself to `varlen`.
 """
 
 from dataclasses import dataclass

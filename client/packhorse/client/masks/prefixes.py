@@ -16,7 +16,7 @@ from packhorse.client.masks.transfer import transfer
 
 
 def prefix_blocks(layout: PackLayout) -> Iterator[tuple[int, slice, slice]]:
-    """Yields (row, queries, keys) for every sequence that sees a prefix: the positions of both in their row."""
+    """Yields (row, queries, keys) for every sequence that sees a prefix: its range of the row, and the prefix's."""
     seeing = np.flatnonzero(layout.prefixes >= 0)
     prefixes = layout.prefixes[seeing]
     rows, first_queries = np.divmod(layout.starts[seeing], layout.row_tokens)
@@ -27,7 +27,7 @@ def prefix_blocks(layout: PackLayout) -> Iterator[tuple[int, slice, slice]]:
 
 
 def fill_prefixes(mask: torch.Tensor, layout: PackLayout, value: float) -> None:
-    """Writes a value into a mask [B, 1, L, L] in host memory, for every pair of a sequence and its prefix."""
+    """Writes a value into a mask [B, 1, L, L] in host memory, for each pair of a sequence's and its prefix's tokens."""
     for row, queries, keys in prefix_blocks(layout):
         mask[row, 0, queries, keys] = value
 
@@ -61,7 +61,7 @@ def refuse_window(layout: PackLayout, window: int | None) -> None:
 
 
 def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Returns the range of the row that every token sees as its prefix, first position and end: int32 [2, B, L].
+    """Returns the range of the row that every token sees as its prefix, first token and end: int32 [2, B, L].
 
     Both are 0 for a token that sees no prefix.
     """
@@ -73,9 +73,9 @@ def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
 
 
 def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
-    """Adds the pairs of sequences and their prefixes to allowed pairs, bool [B, L, L]: row, query, key."""
+    """Adds the pairs of sequences' and their prefixes' tokens to allowed pairs, bool [B, L, L]: row, query, key."""
     if not layout.shared_prefix:
         return pairs
-    firsts, ends = prefix_bounds(layout, pairs.device)[..., None]
+    firsts, ends = prefix_bounds(layout, pairs.device)[..., None]  # of each query: [B, L, 1]
     keys = torch.arange(layout.row_tokens, dtype=torch.int32, device=pairs.device)
     return pairs | ((keys >= firsts) & (keys < ends))

@@ -1,7 +1,8 @@
 """The index of each token's segment, and the number of its sequence, on a device; both are unique over all rows.
 
-Masks compare the indices of a row's segments with each other, so these come row by row, [B, L]. Losses add up values of
-all tokens by their sequence's number, so these come end to end, [T]; they begin with 1, and 0 is before the first.
+A segment is a sequence, or a range of padding. Masks compare the indices of a row's segments with each other, so these
+come row by row, [B, L]. Losses add up values of all tokens by their sequence's number, so these come end to end, [T];
+they begin with 1, and 0 is before the first.
 Leaves the offsets that they follow from to `batches/layout`, and numbers that begin anew in each row to `labelled`.
 
 Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end.

@@ -17,7 +17,7 @@ def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> list[torch.Tensor]:
-    """Copies small arrays to a device in one transfer.
+    """Copies small arrays of numbers that fit int32 to a device in one transfer.
 
     Returns:
         int32 tensors with the arrays' shapes. They are views of one new tensor.

@@ -59,7 +59,7 @@ class Unpadding:
                 f"the tensor must have shape [{self.num_tokens}, ...], as the layout says; got {list(tokens.shape)}"
             )
         rows = tokens.new_full((self.num_rows * self.row_tokens, *tokens.shape[1:]), fill)
-        rows = rows.index_copy(0, self.indices.long(), tokens)
+        rows = rows.index_copy(0, self.indices.long(), tokens)  # unlike index_select, it takes only int64
         return rows.view(self.num_rows, self.row_tokens, *tokens.shape[1:])
 
 
@@ -80,6 +80,7 @@ def build_unpadding(where: LayoutLike, device: torch.device | str) -> Unpadding:
         ValueError: there is no layout in `where`.
     """
     layout = as_layout(where)
+    # Each token's index without padding, and the tokens of padding before its sequence.
     shifts = np.repeat(layout.starts - layout.cu_seqlens[:-1], layout.lengths)
     (indices,) = transfer([np.arange(layout.num_tokens) + shifts], torch.device(device))
     return Unpadding(

@@ -35,5 +35,6 @@ def trl_async_preset() -> Preset:
 
 
 def _build(batch: PackedBatch) -> dict[str, Any]:
+    """Returns the keys of a batch, by `trl_async_rows` of `packhorse.rollouts`, which `from_shelf` imports."""
     keys: dict[str, Any] = from_shelf("trl_async")(batch)
     return keys

@@ -36,13 +36,13 @@ class BatchFormat(RowFormat):
     """
     component_rows: bool = False
     """For a mixture that joins k short bins into a long one: whether a row is a short bin, so that B bins of L tokens
-    have the shape [B·k, L / k]. If a batch has components of several lengths, the row length is their greatest common
-    divisor.
+    have the shape [B·k, L / k]. If a batch has components of several lengths, the row length is their least common
+    multiple.
     """
 
     def __post_init__(self) -> None:
         """Looks up the preset and checks every field."""
-        RowFormat.__post_init__(self)
+        RowFormat.__post_init__(self)  # super() would fail: with slots=True, the dataclass is another class
         preset = get_preset(self.preset) if isinstance(self.preset, str) else self.preset
         if self.component_rows not in (True, False):
             raise ValueError(f"component_rows must be True or False, got {quoted(self.component_rows)}")

@@ -14,7 +14,7 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 
 _ENDINGS = {"grain": ("segment_ids", "positions"), "maxtext": ("segmentation", "position")}
-"""Names → the endings of the keys of segment ids and of positions."""
+"""`names` of `jax_preset` → the endings of the keys of segment ids and of positions."""
 
 
 def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:

@@ -67,4 +67,4 @@ def _build(batch: PackedBatch, *, pad_token_id: int) -> dict[str, Any]:
 
 def _with_end(rows: torch.Tensor, value: int) -> torch.Tensor:
     """Returns rows [B, L + 1] of rows [B, L], with a value at the end of each."""
-    return pad(rows, (0, 1), value=value)
+    return pad(rows, (0, 1), value=value)  # none before, one after

@@ -30,6 +30,7 @@ def segment_multiple(context_parallel_size: int, tensor_parallel_size: int) -> i
             raise ValueError(f"{name} must be at least 1, got {value}")
     if context_parallel_size == 1:
         return tensor_parallel_size
+    # 2·CP equal chunks; and the part of each of the CP ranks, which is two of them, in TP equal parts.
     return lcm(2 * context_parallel_size, context_parallel_size * tensor_parallel_size)
 
 

@@ -22,10 +22,11 @@ def megatron_lm_preset(
 ) -> Preset:
     """Makes the preset of Megatron-LM's `pretrain_gpt.py` with `--sft` (packed sequences).
 
-    Legend: B rows (the micro-batch), L tokens in a row, k segments in the row with the most. Keys: `tokens`, `labels`
-    and `position_ids` int64 [B, L]; `loss_mask` float32 [B, L], 0 exactly where labels are -100; `cu_seqlens` int32
-    [B, k + 1], the offsets of each row's segments, from 0 to L, with L repeated in rows of fewer segments; `max_seqlen`
-    int32 [B]; `padding_mask` bool [B, L], True on padding, which `get_megatron_batch` passes on.
+    Legend: B rows (the micro-batch), L tokens in a row, k segments in the row with the most: the rooms of its sequences
+    and the rest of the row. Keys: `tokens`, `labels` and `position_ids` int64 [B, L]; `loss_mask` float32 [B, L], 0
+    exactly where labels are -100; `cu_seqlens` int32 [B, k + 1], the offsets of each row's segments, from 0 to L, with
+    L repeated in rows of fewer segments; `max_seqlen` int32 [B]; `padding_mask` bool [B, L], True on padding, which
+    `get_megatron_batch` passes on.
 
     Offsets include padding, as Megatron's own scheduler gives Transformer Engine. There are no offsets
     without padding: without context parallelism Megatron sends only one kind to tensor-parallel peers, so with both
@@ -61,7 +62,7 @@ def megatron_lm_preset(
         flatten=False,
         padding="in the offsets; the rest of a row is a segment of its own",
         num_segments=num_segments,
-        has_rows=max_sequences is not None,
+        has_rows=max_sequences is not None,  # else `cu_seqlens` varies, and rows of several batches do not stack
         build=partial(
             _build_megatron_lm,
             align=segment_multiple(context_parallel_size, tensor_parallel_size),

@@ -1,6 +1,6 @@
 """The presets by their names: `get_preset` and `list_presets`.
 
-Owns the list of presets. Each preset has a file beside this one, which the imports name.
+Owns the list of presets. Each is made in a file beside this one, which the imports name.
 """
 
 from typing import Literal
@@ -42,7 +42,7 @@ _ALL = (
     padding_free_preset(),
     rows_preset(),
     torchtune_preset(),
-    torchtune_preset(shift_labels=False),
+    torchtune_preset(shift_labels=False),  # torchtune-0.6
     trl_preset(),
     trl_async_preset(),
 )
