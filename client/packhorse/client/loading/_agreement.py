@@ -27,13 +27,14 @@ _LOCK = threading.Lock()
 
 
 def digest_of_ranks(server: Server, run: Run, world_size: int | None = None) -> str:
-    """Returns the digest of the dataset that all ranks read; empty without a process group.
+    """Returns the digest of the dataset that all ranks read; empty if nothing is to be compared.
+
+    That is so without a process group, for a single rank, and for `MemoryDatasets`, which each rank makes itself.
 
     Args:
         server: the server to ask for the dataset, once or twice.
         run: the dataset and its seed.
-        world_size: the number of data-parallel ranks; None for the process group's size. A single rank compares
-            nothing.
+        world_size: the number of data-parallel ranks; None for the process group's size.
 
     Raises:
         DigestMismatchError: this rank's server has another dataset than the first rank's.
@@ -53,6 +54,7 @@ def digest_of_ranks(server: Server, run: Run, world_size: int | None = None) -> 
     own = server.ask(partial(_digest_at, server, run.dataset, known))
     if known:
         return known
+    # Writes `own` only if no rank has written since. An empty answer, the value before, would mean that it did.
     agreed: str = store.compare_set(key, "", own).decode() or own
     if agreed != own:
         server.ask(partial(_digest_at, server, run.dataset, agreed))
@@ -60,7 +62,7 @@ def digest_of_ranks(server: Server, run: Run, world_size: int | None = None) -> 
 
 
 def _digest_at(server: Server, name: str, digest: str) -> str:
-    """Returns a dataset's digest; with a `digest`, a DigestMismatchError if no server has the dataset with it."""
+    """Returns a dataset's digest; raises a DigestMismatchError if no server has the dataset with a given `digest`."""
     with server.open() as client:
         if digest:
             client.bind(name, digest)
@@ -71,7 +73,7 @@ def _store() -> "Store | None":
     """Returns the key-value store of the process group; None without a process group."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
-    from torch.distributed import distributed_c10d
+    from torch.distributed import distributed_c10d  # here, since a torch without distributed does not have it
 
-    store: Store = distributed_c10d._get_default_store()
+    store: Store = distributed_c10d._get_default_store()  # PyTorch gives it under no public name
     return store

@@ -15,11 +15,11 @@ _Batch = TypeVar("_Batch")
 
 
 def bytes_of(batch: Any, device: torch.device) -> torch.Tensor:
-    """Returns the values of all tensors of a batch, one after the other: uint8 [bytes], on the device."""
+    """Returns the values of all tensors of a batch, one after the other, aligned: uint8 [bytes], on the device."""
     tensors = _tensors_of(batch)
     data = torch.empty(sum(map(aligned_bytes, tensors)), dtype=torch.uint8, device=device)
-    for tensor, room in zip(tensors, _rooms(data, tensors), strict=True):
-        room.copy_(tensor)
+    for tensor, view in zip(tensors, _views(data, tensors), strict=True):
+        view.copy_(tensor)
     return data
 
 
@@ -31,8 +31,8 @@ def outline_of(batch: _Batch) -> _Batch:
 
 def filled(outline: _Batch, data: torch.Tensor) -> _Batch:
     """Returns the batch with this outline and these bytes. Its tensors are views of `data`."""
-    rooms = _rooms(data, _tensors_of(outline))
-    batch: _Batch = map_tensors(lambda _: next(rooms), outline)
+    views = _views(data, _tensors_of(outline))
+    batch: _Batch = map_tensors(lambda _: next(views), outline)  # in the same order
     return batch
 
 
@@ -44,11 +44,11 @@ def _tensors_of(batch: Any) -> list[torch.Tensor]:
         tensors.append(tensor)
         return tensor
 
-    map_tensors(take, batch)
+    map_tensors(take, batch)  # for its calls of `take`; the copy is not needed
     return tensors
 
 
-def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+def _views(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yields for each tensor a view of its bytes in `data`, with its dtype and shape."""
     begin = 0
     for tensor in tensors:

@@ -20,7 +20,7 @@ class CopiedBatch(NamedTuple, Generic[_Batch]):
     batch: _Batch
     """The batch, whose copies may still be going on."""
     event: torch.cuda.Event | None
-    """The event after the last copy; None on the CPU."""
+    """The event after the last copy; None without CUDA."""
 
 
 class DeviceCopier:
@@ -37,11 +37,11 @@ class DeviceCopier:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def in_thread(self) -> AbstractContextManager[object]:
-        """Returns the fetching thread's context, in which the source's own work on the GPU is on the copies' stream."""
+        """Returns the fetching thread's context: there copies, and the source's work on a GPU, are on one stream."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def copy(self, batch: _Batch) -> CopiedBatch[_Batch]:
-        """Begins the copies of one batch; called in the fetching thread."""
+        """Begins the copies of one batch, for the CPU none; called in the fetching thread, within `in_thread`."""
         if self._device.type == "cpu":
             return CopiedBatch(batch, None)
         moved: _Batch = map_tensors(self._copy_tensor, batch)

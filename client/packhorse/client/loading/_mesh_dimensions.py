@@ -44,7 +44,8 @@ def rank_in_mesh(mesh: Any) -> tuple[int, int]:
 def _unknown_dimensions(names: Sequence[str], sizes: Sequence[int]) -> list[str]:
     """Returns the names of dimensions of which it matters, but is not known, whether they divide the data.
 
-    A mesh of one dimension is taken whatever its name, unless the name has both data and model, as dp_cp does.
+    A dimension of size 1 divides nothing. The only dimension of a mesh divides the data if its name says nothing; a
+    name of both data and model, such as dp_cp, stays unknown.
     """
 
     def is_known(name: str) -> bool:

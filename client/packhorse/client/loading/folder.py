@@ -1,4 +1,4 @@
-"""A prepared folder as the only argument: from its path follow the target, the dataset's name, and the tokens.
+"""A prepared folder, or a mixture's file, as the only argument: target, dataset and tokens follow from its path.
 
 Owns finding the folder's tokens. Leaves checking that these have not changed to `packhorse.tokens.recorded`, and
 serving the folder to `transport/embedded`.
@@ -47,14 +47,15 @@ def resolve_folder(target: Target | Server, dataset: str | Run | None, tokens: A
         return DataArguments(target, dataset, tokens)
     folder = Path(target) if isinstance(target, str | os.PathLike) else None
     if folder is not None and folder.name.endswith(_MIXTURE_SUFFIX) and folder.is_file():
-        folder = folder.resolve()  # its components are served with their tokens
+        folder = folder.resolve()
+        # Without `tokens`, the components are served with their own.
         return DataArguments(f"embedded:{folder.parent}", folder.name.removesuffix(_MIXTURE_SUFFIX), tokens)
     if folder is None or not (folder / _MANIFEST).is_file():
         raise ValueError(
             f"{quoted(target)} is no prepared folder (it has no {_MANIFEST}), so dataset=None says nothing: give a "
             "folder that `packhorse prepare` wrote, the file of a mixture, or the dataset's name"
         )
-    folder = folder.resolve()
+    folder = folder.resolve()  # "." has a name and a parent only so
     tokens = _tokens_of(folder) if tokens is None else tokens
     return DataArguments(f"embedded:{folder.parent}", folder.name, tokens)
 
@@ -71,4 +72,4 @@ def _tokens_of(folder: Path) -> TokenSource:
     path = recorded_path(folder, record)
     if not os.path.exists(path):
         raise TokenSourceError(f"the tokens of {folder.name} are not at {path}: give tokens= where they are now")
-    return open_recorded(path, record, inputs["rows"])
+    return open_recorded(path, record, num_sequences=inputs["rows"])

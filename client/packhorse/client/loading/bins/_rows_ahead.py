@@ -18,7 +18,7 @@ _MOST_BYTES_AT_ONCE = 2 << 20
 _MOST_READY_BYTES = 32 << 20
 """The most bytes of rows that wait to be read. 16 threads with batches of 8 rows of 2,048 tokens need 8 MiB."""
 _SPARSEST_ROWS = 4
-"""Rows are made ahead if at least one in this many is read; a sparser walk would waste them."""
+"""Rows are made ahead if at least one in this many multiples of the stride is read; else most would be wasted."""
 
 
 class RowsAhead:
@@ -53,11 +53,12 @@ class RowsAhead:
         """Returns the row at an index, made together with the rows that come next if the indices are a walk."""
         stride = stride_of(list(self._seen), sparsest=_SPARSEST_ROWS)
         at_once = max(1, min(_MOST_ROWS_AT_ONCE, _MOST_BYTES_AT_ONCE // self._bytes_per_row))
+        # The next rows of the walk. This one comes first, and is missing, so it is the first that is made.
         walk = range(index, min(index + at_once * stride, self._num_rows), stride) if stride else (index,)
         missing = [index_in_walk for index_in_walk in walk if index_in_walk not in self._ready]
         row, *others = self._make(missing)
         self._bytes_per_row = max(1, sum(getattr(value, "nbytes", 0) for value in row.values()))
         self._ready.update(zip(missing[1:], others, strict=True))
         while len(self._ready) * self._bytes_per_row > _MOST_READY_BYTES:
-            self._ready.pop(next(iter(self._ready)), None)
+            self._ready.pop(next(iter(self._ready)), None)  # the oldest, unless another thread has just taken it
         return row

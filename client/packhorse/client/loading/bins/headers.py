@@ -1,4 +1,4 @@
-"""`EpochHeaders`: the headers of a run's epochs, each asked for once.
+"""`EpochHeaders`: the headers of a run's epochs, each asked for once; epochs that skip the same share one.
 
 Owns who asks: this process, or a child process. Leaves which epochs are read to `packed_bins`.
 """
@@ -27,7 +27,8 @@ class EpochHeaders:
         self._server = server
         self._run = run
         self._agreed_digest = agreed_digest
-        self._headers: dict[tuple[str, int], StreamHeader] = {}  # (skipped ranges, first position) → an epoch's header
+        # (skipped ranges, first position) → header: epochs that have both in common have the same facts.
+        self._headers: dict[tuple[str, int], StreamHeader] = {}
 
     def header(self, resume: Resume, connection: Callable[[], Client | None]) -> StreamHeader:
         """Returns the header of one epoch, from the position where it begins.
@@ -47,7 +48,7 @@ class EpochHeaders:
         return self._headers[key]
 
     def forget(self) -> None:
-        """Forgets the headers, and with them the digest that they share."""
+        """Forgets the headers, and with them the digest of the first; the one that ranks agreed on stays."""
         self._headers = {}
 
     def _ask_anew(self, resume: Resume) -> StreamHeader:

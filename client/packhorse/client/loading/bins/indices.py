@@ -31,7 +31,7 @@ class Indices:
     """The indices of consecutive epochs: those of the first epoch, then those of the second, and so on.
 
     Args:
-        choice: `Progress.choice` at the time; if it has changed since, the user has chosen another epoch.
+        choice: `Progress.choice` at the time; if it has changed since, the user has chosen another epoch or cursor.
         resume: the first epoch, and the position where it begins.
         headers: the facts of each epoch.
         multiple_of: empty bins fill each epoch up to a multiple of this number of rows.
@@ -43,7 +43,7 @@ class Indices:
         self._first = resume
         rows = [header.num_bins for header in headers]
         rows[0] -= resume.position
-        self.ends = list(accumulate(-(-count // multiple_of) * multiple_of for count in rows))
+        self.ends = list(accumulate(-(-count // multiple_of) * multiple_of for count in rows))  # each rounded up
         """For each epoch, the index after its last row."""
 
     def from_start(self, index: int) -> int:
@@ -56,6 +56,6 @@ class Indices:
     def find(self, index: int) -> BinAddress:
         """Returns what an index means; see `from_start`."""
         index = self.from_start(index)
-        number = bisect_right(self.ends, index)
+        number = bisect_right(self.ends, index)  # 0 for the first of these epochs
         position = index - self.ends[number - 1] if number else index + self._first.position
         return BinAddress(self._first.epoch + number, position, self.headers[number])

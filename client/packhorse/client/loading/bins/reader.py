@@ -84,7 +84,7 @@ class BinsReader:
                 with_tokens=self._with_tokens,
             )
         except RequestTooLargeError as error:
-            max_positions = int(error.metadata.get("limit", 0))
+            max_positions = int(error.metadata.get("limit", 0))  # that the server takes at once; 0 if it does not say
             if not 0 < max_positions < len(positions):
                 raise
         parts = (positions[:max_positions], positions[max_positions:])

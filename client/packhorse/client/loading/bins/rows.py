@@ -1,7 +1,7 @@
 """`Rows`: the rows of some bins, all made when one of them is read.
 
-Owns that delay, by which `collate` makes no rows at all. Leaves what a row is to `bins/row_cutting`, and rows that are
-made before they are read to `bins/_rows_ahead`.
+Owns that delay, by which `PackedBins.collate` makes no rows at all. Leaves what a row is to `bins/row_cutting`, and
+rows that are made before they are read to `bins/_rows_ahead`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from packhorse.client.streams.blocks import BinBlock
 
 
 class Rows(Sequence[dict[str, Any]]):
-    """The rows of some bins, all made when the first is read; `collate` makes a batch of their bins instead.
+    """The rows of some bins, all made when the first is read; `PackedBins.collate` makes a batch of the bins instead.
 
     Example:
         >>> from packhorse.client import PackedBins

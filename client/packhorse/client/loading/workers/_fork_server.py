@@ -25,8 +25,9 @@ def _is_fork_server() -> bool:
 
 
 if _is_fork_server():
+    # First ignored, then unblocked, so that a signal that waits does not end the process.
     for _each in _ENDING:
         signal.signal(_each, signal.SIG_IGN)
-    # The fork server inherits the signals that `starting_workers` blocks.
+    # The process inherits that `starting_workers` blocks them, and SIGINT, which a fork server ignores by itself.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDING, signal.SIGINT))
     os.register_at_fork(after_in_child=_restore_defaults)

@@ -35,7 +35,7 @@ _protected_pid = -1
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Blocks the signals in workers that are started in this context; `outlive_preemption` unblocks them there."""
+    """Blocks the signals in this thread; workers that it starts inherit that until their `outlive_preemption`."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -49,7 +49,8 @@ def starting_workers() -> Iterator[None]:
 def outlive_preemption(is_ending: Callable[[], bool]) -> None:
     """Lets this dataloader worker survive the signals of a preemption, and end when its parent ends.
 
-    A second call in the same process does nothing.
+    A second call in the same process does nothing, nor does a call in another thread than the main one, since only that
+    one may set how signals are handled.
 
     Args:
         is_ending: whether the trainer is ending, so that the worker must obey SIGTERM.
@@ -73,6 +74,7 @@ def protected_fork_server() -> BaseContext:
     So torch is imported once; with "spawn", each worker would take seconds to import it.
     """
     context = multiprocessing.get_context("forkserver")
+    # "__main__" is what Python preloads by default.
     context.set_forkserver_preload([FORK_SERVER_MODULE, "__main__", "packhorse.client.loading.dataset"])
     return context
 

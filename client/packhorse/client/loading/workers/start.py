@@ -54,7 +54,7 @@ def _refuse_unguarded_script(method: str, why: str) -> None:
         why: the reason for the method, for the error.
     """
     path = getattr(sys.modules.get("__main__"), "__file__", None)
-    line = None if path is None or hasattr(sys, "ps1") else _running_line(path)
+    line = None if path is None or hasattr(sys, "ps1") else _running_line(path)  # sys.ps1: it is interactive
     if path is None or line is None or not _runs_again(path, line):
         return
     raise PackhorseError(
