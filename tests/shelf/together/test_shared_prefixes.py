@@ -242,6 +242,16 @@ def test_groups_are_appended_as_they_would_be_at_once(tmp_path):
         prepare(f"{some}.idx", output=tmp_path / "set", plan=plan, grouping=Grouping(size=GROUP_SIZE), append=True)
 
 
+def test_a_sequence_that_grew_by_shared_tokens_only_does_not_continue_a_dataset(tmp_path):
+    """It keeps as many tokens of its own as before, so only the number of its first one tells."""
+    plan, file = PlanOptions(max_seq_len=16), tmp_path / "file"
+    grouping = Grouping(size=2, share_prefixes=written(file, [[1, 2, 3, 4, 5], [1, 2, 9]]))
+    prepare(f"{file}.idx", output=tmp_path / "set", plan=plan, grouping=grouping)
+    written(file, [[1, 2, 3, 4, 5], [1, 2, 3, 9], [7], [8]])
+    with pytest.raises(ValueError, match="does not hold what set was prepared from"):
+        prepare(f"{file}.idx", output=tmp_path / "set", plan=plan, grouping=grouping, append=True)
+
+
 def test_the_tokens_may_be_an_array_of_rows(tmp_path):
     rows = np.array([[1, 2, 3], [1, 2, 4], [5, 6, 7], [5, 8, 9]])
     grouping = Grouping(size=2, share_prefixes=rows)

@@ -1,9 +1,10 @@
-"""Whether a new version still holds all that the version before held, where its input holds old and new rows together.
+"""Whether a new version still holds all that the version before held, if its input holds old and new rows together.
 
 Leaves what is compared before any row is read to `continuing`.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset
 from packhorse.epoch import Groups
@@ -17,7 +18,7 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
         grown: the new version, complete but without its final name.
 
     Raises:
-        ValueError: a key, an id, its room, the first token of a piece, or a group is missing or has changed.
+        ValueError: a key, an id, its room, a first token, or a group is missing or has changed.
     """
     if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
         raise _rewritten(before, grown)
@@ -61,7 +62,7 @@ def _pool_ranges(dataset: PreparedDataset) -> dict[int, tuple[int, int]]:
 
 
 def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDataset, new: Groups) -> None:
-    """Refuses a version whose first groups are not exactly the groups of the version before, with their resources."""
+    """Refuses a version whose first groups are not exactly those before, with their first tokens and resources."""
     num_groups = len(old.table)
     if len(new.table) < num_groups or not np.array_equal(new.members[: len(old.members)], old.members):
         raise _rewritten(before, grown)
@@ -75,10 +76,19 @@ def _refuse_other_groups(before: PreparedDataset, old: Groups, grown: PreparedDa
         )
     if len(changed_groups):
         raise _rewritten(before, grown)
+    if not np.array_equal(_first_tokens(new, len(old.members)), _first_tokens(old, len(old.members))):
+        raise _rewritten(before, grown)
     if old.resources is None or new.resources is None:  # then both have none: the columns were compared before
         return
     if not np.array_equal(new.resources[: len(old.resources)], old.resources):
         raise _rewritten(before, grown)
+
+
+def _first_tokens(groups: Groups, num_members: int) -> NDArray[np.integer]:
+    """Returns the first tokens of the first members of groups."""
+    if groups.first_tokens is None:
+        return np.zeros(num_members, dtype=np.uint32)
+    return groups.first_tokens[:num_members]
 
 
 def _rewritten(before: PreparedDataset, grown: PreparedDataset) -> ValueError:
