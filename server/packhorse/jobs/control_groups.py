@@ -74,7 +74,7 @@ def memory_limits(groups: str, root: Path) -> list[int]:
     """
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
     limits = [_text_of(folder / names[version]).strip() for version, folder in _folders_of(groups, "memory", root)]
-    return [int(limit) for limit in limits if limit.isdecimal() and int(limit)]  # others: "max", or no file
+    return [int(limit) for limit in limits if limit.isdecimal() and int(limit)]  # others: "max", 0, or no file
 
 
 def _text_of(path: Path) -> str:
@@ -98,7 +98,8 @@ def _folders_of(groups: str, controller: str, root: Path) -> Iterator[tuple[int,
             version, top = 2, root
         elif controller in controllers.split(","):
             version = 1
-            top = next((each for each in (root / controller, root / controllers) if each.is_dir()), root)
+            mounted = (root / controller, root / controllers)  # such as cpu, or cpu,cpuacct
+            top = next((each for each in mounted if each.is_dir()), root)
         else:
             continue
         yield version, top

@@ -1,6 +1,6 @@
 """`Execution`: how a user wants a long job to run.
 
-Owns the fields and their checks. Running tasks is in `engines`.
+Owns the fields, and their checks but for the time limit, which `packing` checks. Running tasks is in `engines`.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Execution:
     """Whether stderr shows progress: bars on a terminal, otherwise a line every few seconds."""
 
     def __post_init__(self) -> None:
-        """Checks every field."""
+        """Checks the engine, and whether workers and the cluster's address fit it."""
         kinds = get_args(AnyEngineKind)
         if self.engine not in (None, *kinds):
             raise ValueError(parameter("engine") + f" must be one of {', '.join(kinds)}, got {self.engine!r}")
@@ -70,7 +70,7 @@ class Execution:
 
         Args:
             work: the work in words, for the message.
-            fields: the values that such fields may have, in addition to None.
+            fields: for each such field, the value that it may have in addition to None.
         """
         for name, plain in fields.items():
             if getattr(self, name) not in (None, plain):

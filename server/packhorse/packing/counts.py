@@ -21,15 +21,15 @@ def checked_counts(
         counts: length in tokens → number of sequences.
         max_seq_len: a bin's capacity in tokens.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        longest: the greatest length; None for max_seq_len.
+        longest: the greatest length, above max_seq_len if rooms are shorter than lengths; None for max_seq_len.
 
     Returns:
         (length, count) pairs by descending length, and the most sequences in a bin (max_seq_len for no limit, since
         every sequence has a token).
 
     Raises:
-        ValueError: max_seq_len over MAX_SEQ_LEN, a length outside [1, max_seq_len], a negative count, or anything
-            that is not an integer.
+        ValueError: max_seq_len outside [1, MAX_SEQ_LEN], max_sequences_per_bin below 1, a length outside [1, longest],
+            a negative count, or anything that is not an integer.
     """
     capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
     limit = capacity

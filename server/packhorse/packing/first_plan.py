@@ -13,13 +13,16 @@ NEAR_GAP = 5e-5
 
 
 def first_plan(pairs: list[tuple[int, int]], capacity: int, limit: int) -> PackerResult:
-    """Returns best-fit's plan, or the balanced one if a limit of sequences leaves best-fit far above the bound."""
+    """Returns best-fit's plan; or the balanced one, if the limit of sequences binds and that has fewer bins.
+
+    The balanced one is tried only if best-fit's is not near the lower bound.
+    """
     bound = bound_of_pairs(pairs, capacity, limit)
     plan = PackerResult(templates=best_fit_decreasing(pairs, capacity, limit), algorithm="best-fit", lower_bound=bound)
     if not pairs or is_near(plan):
         return plan
     shortest, _ = pairs[-1]
-    if limit >= capacity // shortest:  # no bin can reach the limit
+    if limit >= capacity // shortest:  # no bin can exceed the limit
         return plan
     templates = balanced(pairs, capacity, limit)
     if templates.total() >= plan.templates.total():

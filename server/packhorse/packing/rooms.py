@@ -38,7 +38,11 @@ def checked_rule(max_seq_len: object, align: object, extra_tokens: object) -> Ro
 
 
 def rooms_of_counts(counts: Mapping[int, int], rule: RoomRule) -> Mapping[int, int]:
-    """Returns room → number of sequences, from length → number; raises a ValueError if a room is over max_seq_len."""
+    """Returns room → number of sequences, from length → number, which were checked by `checked_counts`.
+
+    Raises:
+        ValueError: a room is over max_seq_len although its length was accepted; the message names the length.
+    """
     if rule.is_plain:
         return counts
     merged: Counter[int] = Counter()
@@ -59,7 +63,7 @@ def rooms_of_lengths(lengths: NDArray[np.int64], rule: RoomRule) -> NDArray[np.i
         [104, 8]
 
     Args:
-        lengths: int64 [S], in tokens, each in [1, max_seq_len].
+        lengths: int64 [S], in tokens, each in [1, rule.longest_length].
         rule: the rule from lengths to rooms.
 
     Raises:

@@ -1,7 +1,7 @@
 """What is due to each component of a stage after any number of draws, if shares are kept exactly.
 
-Owns `Dues`. Leaves the weights of a stage to `stages`, and the draws that components really get to `mixture`, which
-says what a draw is.
+A draw is here, as in `mixture`, some consecutive bins of one component. Owns `Dues`. Leaves the weights of a stage to
+`stages`, and the draws that components really get to `mixture`.
 """
 
 from bisect import bisect_right
@@ -56,7 +56,8 @@ class Dues:
     def due(self, n: int) -> list[Fraction]:
         """Returns the draws due to each component after n draws of the stage."""
         gone, weights = self._at(n)
-        whole, rest = max(sum(weights), 1), Fraction(n) - sum(gone.values())
+        whole = max(sum(weights), 1)  # the sum is 0 once all that have a weight have left
+        rest = Fraction(n) - sum(gone.values())
         return [gone[c] if c in gone else rest * weight / whole for c, weight in enumerate(weights)]
 
     def weights_at(self, n: int) -> list[int]:

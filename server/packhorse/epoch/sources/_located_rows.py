@@ -17,7 +17,10 @@ others are as in `Locations`."""
 
 
 def rows_of_missing(unique: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the rows of distinct ids that no component has: int64 [6, n]."""
+    """Returns a row for each distinct id, as if no component had it: int64 [6, n].
+
+    `joined_locations` drops those of ids that a component has.
+    """
     rows = np.full((6, len(unique)), -1, dtype=np.int64)
     rows[_WHICH] = np.arange(len(unique))
     return rows
@@ -52,6 +55,7 @@ def joined_locations(
     rows = _without_superseded(np.concatenate(parts, axis=1))
     sizes = np.bincount(rows[_WHICH], minlength=len(unique))[which_of]
     ends = np.cumsum(sizes)
+    # Ids asked for whose rows begin at [3, 0], with [2, 1] of them, get the rows [3, 4, 0].
     begins = np.searchsorted(rows[_WHICH], which_of)
     rows = rows[:, np.repeat(begins - (ends - sizes), sizes) + np.arange(int(sizes.sum()))]
     return Locations(
@@ -67,8 +71,8 @@ def joined_locations(
 def _without_superseded(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sorts rows by (id, component, first token, position), and drops those that another one makes needless.
 
-    These are an id's row without a component if it has another row with one, and a piece's row without a position if
-    the piece has another row with one.
+    These are an id's row without a component if it has another row, and a piece's row without a position if the piece
+    has another row. What is missing is -1 and so comes first: a row is needless if the next is of the same id or piece.
     """
     rows = rows[:, np.lexsort((rows[_POSITION], rows[_FIRST_TOKEN], rows[_COMPONENT], rows[_WHICH]))]
     is_of_same_id, is_of_same_component, is_of_same_piece = np.zeros((3, rows.shape[1]), dtype=bool)  # as the next row

@@ -35,7 +35,7 @@ class Locations:
     positions: NDArray[np.int64]
     """Position of the bin that holds the id; -1 also if the bin is left out of the epoch."""
     index_in_bin: NDArray[np.int64]
-    """The id's index among the sequences of that bin."""
+    """The id's index among the sequences of that bin; -1 if the position is."""
     component_ids: NDArray[np.int64] | None = None
     """The component, -1 if no component has the id; None without a mixture."""
 
@@ -70,9 +70,9 @@ class Source(Protocol):
         ...
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions, without making them: int64 [N].
+        """Returns the cost of the bins at the given positions, if possible without making them: int64 [N].
 
-        A bin costs Σ (cost_linear · L + L²) over its sequences' lengths L.
+        A bin costs Σ (cost_linear · L + L²) over its sequences' lengths L; `groups` adds the cost of resources.
         """
         ...
 

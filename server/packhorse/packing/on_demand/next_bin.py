@@ -13,14 +13,15 @@ from packhorse.compiling import kernel
 from packhorse.packing.optimal.subset_sum import fullest_subset
 
 MAX_TRIES = 64
-"""Most lengths that are tried as a bin's longest. More gain little, and take time if no bin can be full."""
+"""Most lengths, from the longest on, for which a bin with an item of the length is tried. More gain little, and take
+time if no bin can be full."""
 
 MAX_WORK = 1 << 24
 """64-bit words of bitsets after which no further length is tried, so that a bin takes at most about 10 ms."""
 
 
 def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: int) -> list[int]:
-    """Chooses the items of the next bin under several budgets: those with the largest shares first, if they fit.
+    """Chooses the items of the next bin under several budgets: those that fit, by descending sum of their shares.
 
     Example:
         >>> filled_bin(np.array([[9, 0], [5, 2], [4, 3], [4, 1]]), np.array([10, 4]), forced=-1)
@@ -36,20 +37,22 @@ def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: 
     """
     order = np.argsort(-(sizes / capacities).sum(axis=1), kind="stable")
     first = int(order[0]) if forced < 0 else forced
-    chosen, room = [first], capacities - sizes[first]
+    chosen, left = [first], capacities - sizes[first]
     order = order[order != first]
     while True:
-        order = order[(sizes[order] <= room).all(axis=1)]
+        order = order[(sizes[order] <= left).all(axis=1)]
         if not len(order):
             return sorted(chosen)
         chosen.append(int(order[0]))
-        room = room - sizes[order[0]]
+        left = left - sizes[order[0]]
         order = order[1:]
 
 
 @kernel
 def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int) -> NDArray[np.int64]:
-    """Chooses the items of the next bin by tokens: tries each length as the bin's longest, and takes the fullest bin.
+    """Chooses the items of the next bin by tokens: the fullest of the bins that are tried.
+
+    One is tried for each length, from the longest on: an item of this length, with those beside which it is fullest.
 
     Args:
         sizes: rooms of the items, in units: int64 [n], descending, each in [1, capacity].

@@ -54,7 +54,7 @@ def rounded(classes: Sequence[LengthClass], direction: Literal["up", "down"]) ->
 
 
 def refined_prices(prices: Mapping[int, int], classes: Sequence[LengthClass]) -> dict[int, int]:
-    """Returns prices of the lengths themselves, from prices of the shortest of their class."""
+    """Returns prices of the lengths themselves, from prices of the shortest of their class; see `DualCertificate`."""
     prices_of_lengths: dict[int, int] = {}
     for members in classes:
         shortest, _ = members[-1]
@@ -84,7 +84,7 @@ def refined(templates: Mapping[Template, int], classes: Sequence[LengthClass]) -
             content: list[int] = []
             for longest, copies in copies_of.items():
                 content += _take(lengths_of[longest], left, copies, times)
-            plan[tuple(content)] += times
+            plan[tuple(content)] += times  # descending, as classes are, and as `_take` takes their lengths
             multiplicity -= times
     return plan
 

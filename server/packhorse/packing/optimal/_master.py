@@ -55,7 +55,7 @@ class Master:
                 "random_seed": 0,
             }
         )
-        self._solver.add_demands(np.zeros(num_rows))
+        self._solver.add_demands(np.zeros(num_rows))  # until `demand` sets them
         self.scale = 1
         self._has_new_demand = True
         self.add(columns)
@@ -87,10 +87,11 @@ class Master:
         """
         strategy = _DUAL_SIMPLEX if self._has_new_demand else _PRIMAL_SIMPLEX
         steps = _STEPS_PER_ROW * self._num_rows  # of one iteration
-        budget.spend(steps)
+        budget.spend(steps)  # a call without iterations takes time too
         most_iterations = (budget.left - budget.reserved) // steps
         self._solver.setOptionValue("simplex_strategy", strategy)
         self._solver.setOptionValue("simplex_iteration_limit", min(most_iterations, _MOST_ITERATIONS))
+        # HiGHS adds up the time of all calls.
         self._solver.setOptionValue("time_limit", self._solver.getRunTime() + budget.seconds_left())
         self._solver.run()
         status = self._solver.getModelStatus()

@@ -34,11 +34,11 @@ class Search:
         self.num_bins = start.templates.total()
         self.bound = start.lower_bound
         self.certificate: DualCertificate | None = None
-        self.is_exhausted = False  # whether branch and bound tried all bins
+        self.is_exhausted = False  # whether branch and bound, in `column_generation`, tried all bins
         self._repacking: Repacking | None = None
 
     def packed(self) -> Packed:
-        """Returns a `Packed` of this problem without any bin."""
+        """Returns the whole problem to be packed bin by bin; no bin is chosen yet."""
         return Packed(self.lengths_in_units, self.counts, self.capacity_in_units, self.limit)
 
     def keep_in_units(self, templates: Counter[Template]) -> None:
@@ -74,7 +74,7 @@ class Search:
         return sum(self.counts) <= MOST_SEQUENCES and self.gap > NEAR_GAP
 
     def keep_bound_of(self, pricing: Pricing) -> None:
-        """Keeps the bound that a pricing proves, if it is better than the best."""
+        """Keeps the bound that prices and the greatest worth of a bin prove, if it is better than the best."""
         prices = {
             length: price for (length, _), price in zip(self.pairs, pricing.prices.tolist(), strict=True) if price
         }
@@ -89,7 +89,7 @@ class Search:
 
     @property
     def gap(self) -> float:
-        """Bins of the best plan above the bound, as a share of it."""
+        """Bins of the best plan above the bound, as a share of the bound."""
         return (self.num_bins - self.bound) / self.bound
 
     @property

@@ -1,6 +1,6 @@
 """HiGHS as the solver of master problems: silent, and with rows and columns that are lengths and bins.
 
-Leaves which problem is solved, and how, to `_master` and `_branching`.
+`_master` says what a master problem is. Leaves which one is solved, and how, to it and to `_branching`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,6 +50,7 @@ class Solver(highspy.Highs):
         costs, lower_bounds = np.ones(num_columns), np.zeros(num_columns)
         upper_bounds = np.full(num_columns, highspy.kHighsInf)
         sizes = np.array([len(column) for column in columns])
+        # Columns ((0, 2), (3, 1)) and ((1, 4),): starts [0, 2], indices [0, 3, 1], copies [2, 1, 4].
         starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int32)
         indices, copies = np.array([repeat for column in columns for repeat in column]).T
         self.addCols(
