@@ -45,6 +45,10 @@ def by_size(num_rows: int, sequences: int) -> Cut:
 def by_value(found: Found, by: str) -> Cut:
     """Cuts by the values of a column; the shards' names are the values as text, sorted.
 
+    Args:
+        found: the input's files, with the reader of their kind.
+        by: the column's name.
+
     Raises:
         ValueError: the column is missing, or of another kind; a row has no value; values are too many, or can be no
             part of a folder's name.
@@ -82,7 +86,7 @@ def _refuse_names(values: Iterable[Any], by: str) -> None:
 
 
 def _column(found: Found, by: str) -> Iterator[Any]:
-    """Yields a column of the inputs' files, in the order of their rows, as Arrow arrays."""
+    """Yields a column of the inputs' files, in the order of their rows, as Arrow arrays; see `by_value` for errors."""
     column_of = _COLUMNS.get(found.reader.kind)
     if column_of is None:
         raise ValueError(
@@ -99,5 +103,6 @@ def _column(found: Found, by: str) -> Iterator[Any]:
 
 
 def _refuse_many_shards(num_shards: int, argument: str) -> None:
+    """Raises a ValueError if there are too many shards; `argument` is "NAME = VALUE" of what asks for them."""
     if num_shards > _MOST_SHARDS:
         raise ValueError(f"{argument} makes more than {_MOST_SHARDS:,} shards: cut more coarsely")

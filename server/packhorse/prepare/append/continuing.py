@@ -1,7 +1,8 @@
 """Whether input and options continue a dataset: the checks before any row is read, and the numbers of new rows.
 
 Leaves whether the new version holds what the old one held to `rewritten`, and joining old and new counts and arrays to
-`totals` and `_merging`, for which the version before is one more spill, so that its input is not read again.
+`totals` and `_merging`. For the latter the version before is one more spill (ids sorted by room, as each task writes
+them), so that its input is not read again.
 """
 
 import os
@@ -63,7 +64,7 @@ def _rule_differences(manifest: Manifest, opened: Opened, groups_by: str | None)
 
 
 def _input_differences(before: PreparedDataset, inputs: Inputs, opened: Opened, *, adds: bool) -> Iterator[str]:
-    """Yields at most one difference, the first that is found, of an input from `inputs`; see `refuse_other_input`."""
+    """Yields the first difference, if any, from the `inputs` of the version before; see `refuse_other_input`."""
     if inputs.kind != opened.kind:
         yield f"it was prepared from {inputs.kind}, and the input is {opened.kind}"
     elif inputs.length_column != opened.columns.length:

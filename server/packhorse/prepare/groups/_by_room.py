@@ -1,6 +1,7 @@
-"""The greatest number for each room: `MostByRoom`, an array for short rooms and a dict for long ones.
+"""The greatest number for each room, such as the most members of a group: `MostByRoom`.
 
-Its memory depends on the rooms that occur, not on the longest that may. Counting the rooms of a task is in `counting`.
+It is an array for short rooms and a dict for long ones, so its memory depends on the rooms that occur, not on the
+longest that may. Counting the rooms of a task is in `counting`.
 """
 
 import numpy as np

@@ -84,9 +84,13 @@ class MemberFacts:
         return first_tokens
 
     def shared_tokens(self) -> int:
-        """Returns the number of tokens that take no room, because another sequence of their group has them."""
+        """Returns the number of tokens that take no room, because another sequence of their group has them.
+
+        It has this meaning only if prefixes are shared: otherwise first tokens are those of pieces.
+        """
         return sum(exact_sum(some[:, 1]) for some in self._nonzero_first_tokens)
 
     def _start_dtype(self) -> IdType | None:
+        """Returns the type in which first tokens are stored; None if all are 0, and none is stored."""
         last = max(int(some[:, 1].max(initial=0)) for some in self._nonzero_first_tokens)
         return stored_dtype(0, last) if last else None

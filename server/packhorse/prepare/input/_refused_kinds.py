@@ -24,7 +24,7 @@ class TextRefusal(WholeFiles):
         suffix + packed
         for suffix in (".jsonl", ".ndjson", ".json", ".txt", ".md", ".csv", ".tsv")
         for packed in ("", ".gz", ".zst")
-        if (suffix, packed) != (".json", "")  # it may be a histogram, see below
+        if (suffix, packed) != (".json", "")  # it may be a histogram: `HistogramRefusal` takes it
     )
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
@@ -50,7 +50,7 @@ class HistogramRefusal(WholeFiles):
     suffixes = ("counts.json",)
 
     def recognises(self, path: str) -> bool:
-        """See `Reader`."""
+        """Returns whether a path is counts.json, or a .json file that begins as JSON does; see `Reader`."""
         return super().recognises(path) or (
             path.endswith(".json") and first_bytes(path, _LOOK_BYTES).lstrip()[:1] in (b"{", b"[")
         )

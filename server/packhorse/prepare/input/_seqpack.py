@@ -20,6 +20,7 @@ from packhorse.prepare.input._rows import RawRows
 from packhorse.prepare.input.npy import map_array
 
 _COUNTS, _POOLS = "counts.json", "pools"
+"""Names in seqpack's folder: the histogram, and the folder of a file of ids for each length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

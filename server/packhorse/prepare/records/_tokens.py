@@ -34,7 +34,7 @@ def tokens_of(
     """
     if opened.kind in _TABLES:
         return _tokens_of_table(opened, output, before)
-    if before is not None:
+    if before is not None:  # the new tokens are in another file than the earlier ones
         return None
     paths = {each.path for each in opened.ranges}
     if opened.kind not in ("Megatron", "flat") or len(paths) != 1 or any(map(is_url, paths)):
@@ -87,4 +87,5 @@ def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | Non
 
 
 def _relative(path: str | Path, output: Path) -> str:
+    """Returns a path as the manifest has it: from the dataset's folder, with slashes."""
     return os.path.relpath(os.path.abspath(path), os.path.abspath(output)).replace(os.sep, "/")

@@ -23,10 +23,13 @@ def name_of_inputs(sources: Sequence[str]) -> str:
         names.append(folder_and_pattern if glob.has_magic(path.name) else path.name)
     if len(sources) > _MOST_NAMES:
         names.append(f"{len(sources) - _MOST_NAMES:,} more")
-    return os.fsencode(", ".join(names)).decode(errors="replace")
+    return os.fsencode(", ".join(names)).decode(errors="replace")  # a path may be any bytes, a manifest is text
 
 
 def joined_names(before: str, more: str) -> str:
-    """Returns the names for the manifest if inputs named `more` are appended to a dataset of inputs `before`."""
+    """Returns the names for the manifest if inputs named `more` are appended to a dataset of inputs `before`.
+
+    The first `_MOST_NAMES` are kept; "…" stands for others.
+    """
     names = f"{before}, {more}".split(", ")
     return ", ".join(names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES], "…"])

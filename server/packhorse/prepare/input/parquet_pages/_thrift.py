@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_BOOLEANS = {1: True, 2: False}
+_BOOLEANS = {1: True, 2: False}  # a type for each value, which has no bytes of its own
 _BYTE = 3
 _INTEGERS = (4, 5, 6)
 _FLOAT, _STRING, _STRUCT = 7, 8, 12
@@ -23,6 +23,11 @@ class CompactStruct:
     """Reads a struct in Thrift's compact protocol as {field number: value}.
 
     Values are integers, booleans and structs; a float or a string is passed over, and its value is None.
+
+    Args:
+        data: bytes of the file.
+        at: where the struct begins in them.
+        end: where it ends at the latest.
     """
 
     _MOST_DEPTH = 8
@@ -34,14 +39,17 @@ class CompactStruct:
         self._begin, self._at = at, 0
 
     def read(self) -> tuple[dict[int, Any], int]:
-        """Returns the struct, and the byte of the file after it; raises an UnreadableStructError."""
+        """Returns the struct, and where in the data it ends; raises an UnreadableStructError."""
         try:
             return self._struct(0), self._begin + self._at
-        except IndexError:
+        except IndexError:  # it is cut off
             raise UnreadableStructError from None
 
     def _struct(self, depth: int) -> dict[int, Any]:
-        """Reads fields up to the end of a struct; a field's first byte has its type, and the step to its number."""
+        """Reads fields up to the byte of 0 that ends a struct.
+
+        A field's first byte has its type, and the step from the number before to its number; 0 if that follows.
+        """
         if depth > self._MOST_DEPTH:
             raise UnreadableStructError
         found: dict[int, Any] = {}
