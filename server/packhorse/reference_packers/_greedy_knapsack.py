@@ -39,7 +39,7 @@ def greedy_knapsack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> 
             repeats.append((index, copies))
             room -= copies * lengths[index]
             size += copies
-            index = longest_at_most(min(index, bisect_right(lengths, room, 0, index)) - 1)
+            index = longest_at_most(bisect_right(lengths, room, 0, index) - 1)  # a shorter length that still fits
         multiplicity = min(left[i] // copies for i, copies in repeats)
         templates[tuple(lengths[i] for i, copies in repeats for _ in range(copies))] += multiplicity
         for i, copies in repeats:

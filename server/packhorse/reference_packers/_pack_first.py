@@ -2,7 +2,7 @@
 
 M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon, "Efficient Sequence Packing without Cross-contamination" (2021).
 Among bins with equal room, both take the bin to which a sequence was added last. The paper's "depth" is our limit of
-sequences in a bin.
+sequences in a bin. Leaves the loops, which take the bin with the smallest key, to `packhorse.packing`.
 """
 
 from collections import Counter

@@ -74,7 +74,7 @@ class TokenHolder(Caller):
         elif "dataset" in request.DESCRIPTOR.fields_by_name:
             self._grant.check_dataset(request.dataset)  # type: ignore[attr-defined]
         if getattr(request, "with_tokens", False):
-            self._grant.check_method(TOKENS)
+            self._grant.check_method(TOKENS)  # no method, but a token's line names it like one
 
     def check_changes(self) -> None:
         """Checks nothing: a call gets here only if its token names the method."""

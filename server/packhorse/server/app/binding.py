@@ -1,4 +1,4 @@
-"""Binding a gRPC server to the address that `serve --listen` names: `bind`."""
+"""Binding a gRPC server to the address that `serve --listen` names: `bind`, and the check of a Unix socket's path."""
 
 import socket
 from pathlib import Path

@@ -32,7 +32,7 @@ def main() -> None:
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.folder)
     # Before any metric is made, because each takes its values' class when it is made.
     values.ValueClass = values.MultiProcessValue(lambda: settings.slot)  # type: ignore[no-untyped-call]
-    from packhorse.server.app.running import serve
+    from packhorse.server.app.running import serve  # only now, so that nothing it imports can make a metric earlier
 
     sibling = Sibling(settings, parent)
     status = 0

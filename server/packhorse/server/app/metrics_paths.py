@@ -24,8 +24,8 @@ _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 class MetricsPaths:
     """A WSGI application that answers each path of the metrics' port.
 
-    /healthz answers everyone, as gRPC's health does. So does the status page, which gets its figures from DOCUMENT;
-    DOCUMENT and /metrics need a token.
+    /healthz answers everyone, as gRPC's health does. So does the status page, which gets its figures from DOCUMENT, a
+    path of its own. If there is a token file, DOCUMENT and /metrics need a token.
 
     Args:
         metrics: the application of /metrics.

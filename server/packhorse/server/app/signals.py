@@ -30,7 +30,11 @@ class Signals:
 
     @classmethod
     def caught(cls, grace_seconds: float) -> Self:
-        """Listens to signals in the running loop; ends the process if it outlives the first one by its grace."""
+        """Listens to signals in the running loop, and ends a process that is there long after the first one.
+
+        Args:
+            grace_seconds: how long draining may take; the process is ended `OVERDUE_SECONDS` later.
+        """
         signals = cls(stopping=asyncio.Event(), hurrying=asyncio.Event(), look_now=asyncio.Event())
 
         def stop() -> None:

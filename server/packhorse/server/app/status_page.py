@@ -31,7 +31,7 @@ def open_page(ask: Callable[[], Sequence[ProcessStatus]], data_root: Path) -> Pa
     """Returns the status page; None, and a line in the log, if this installation lacks it.
 
     Args:
-        ask: returns the facts of every process that serves; only the first one's have datasets.
+        ask: returns the facts of every process that serves; those of the first process alone have datasets.
         data_root: the folder of the datasets.
     """
     try:

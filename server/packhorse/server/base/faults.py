@@ -13,6 +13,7 @@ MESSAGE_BYTES = 1000
 FACT_BYTES = 200
 """Most bytes of one fact of the metadata."""
 MOST_FACTS = 6
+"""Most facts of the metadata; others are left out."""
 
 RETRY_AFTER_SECONDS = 1.0
 """Seconds after which a client that was refused because the server is full should try again."""
