@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.flat_words import prepare
 from tests.shelf.tokenize.small_tokenizers import byte_level, saved
 
-from packhorse.formats import MegatronTokens
+from packhorse.formats import MegatronTokens, write_flat_tokens
 from packhorse.pictures import MarkedRange, MarkedSequence
 from packhorse.pictures.commands.show import command as show
 from packhorse.tokenize import trace_sequence
@@ -81,6 +82,20 @@ def test_a_prepared_sequence_is_shown_with_its_mask_and_row(tmp_path: Path) -> N
     told = CliRunner().invoke(show, flags).output
     assert "user:hi</s>assistant:[[fox</s>]]" in told
     assert "the origin is not known: " in told
+
+
+def test_a_sequence_of_a_flat_file_is_shown_with_the_mask_beside_it(tmp_path: Path) -> None:
+    flags = _flags(tmp_path)
+    done = CliRunner().invoke(command, [*flags, "--on-bad-row", "skip", "--output", str(tmp_path / "x")])
+    assert done.exit_code == 0, done.output
+    for of_pair, of_flat in (("x", "y.bin"), ("x.loss_mask", "y.loss_mask.bin")):
+        pair = MegatronTokens(tmp_path / of_pair)
+        write_flat_tokens(tmp_path / of_flat, [pair.read(number) for number in range(len(pair))], np.uint16)
+    prepare(tmp_path / "y.bin", max_seq_len=64, output=tmp_path / "set", progress=False)
+    asked = [str(tmp_path / "set"), "--id", "1", "--tokens", str(tmp_path / "y.bin")]
+    told = CliRunner().invoke(show, [*asked, "--tokenizer", str(tmp_path / "tok" / "tokenizer.json")])
+    assert told.exit_code == 0, told.output
+    assert "user:hi</s>assistant:[[fox</s>]]" in told.output
 
 
 def test_both_answers_of_a_preference_have_their_row(tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ Leaves finding the row that a sequence was made of to `packhorse.tokenize`, and 
 from collections.abc import Callable
 from dataclasses import replace
 
-from packhorse.cli.shared.tokens import open_tokens
 from packhorse.client import DatasetInfo, TokenSource
-from packhorse.formats.megatron import masked_paths
 from packhorse.parameters import message_of
 from packhorse.pictures import MarkedSequence
 from packhorse.pictures.beginnings import Decode
@@ -21,26 +19,28 @@ def marker(
     """Returns a function that reads a sequence by id and marks its trained tokens.
 
     Args:
-        source: reads the path `tokens`.
+        source: reads the path `tokens`, and its mask beside it, if there is one.
         decode: turns tokens into text.
-        tokens: path of the token file, beside which its mask and the origins of its rows are found.
+        tokens: path of the token file, beside which the origins of its rows are found.
         info: the dataset.
 
     Returns:
         The function; None without tokens or a tokenizer, and for mixtures.
+
+    Raises:
+        TokenSourceError: only half of a mask is there, or the source does not know the dataset's ids.
     """
     if source is None or decode is None or tokens is None or info.components:
         return None
-    mask_path = masked_paths(tokens).mask_idx
-    mask = open_tokens(str(mask_path)) if mask_path.is_file() else None
+    mask = source.loss_mask_beside()
     of_ids = source.for_ids(info.id_column or "")
 
     def mark(sequence_id: int) -> MarkedSequence:
         """Reads a sequence; its origins are shown only if its row still gives the same tokens."""
         ids, title, note = of_ids.read(sequence_id), f"sequence {sequence_id}", ""
-        if mask is not None and not info.id_column:  # the rows of a file of chats or pairs
+        if mask is not None:  # of chats or pairs: the id is the sequence's number, by which its row is found
             try:
-                from packhorse.tokenize import trace_sequence
+                from packhorse.tokenize import trace_sequence  # its packages may be missing: a note then says so
 
                 traced = trace_sequence(tokens, sequence_id)
             except (ImportError, OSError, ValueError) as error:
