@@ -64,8 +64,11 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
             message_table = struct.unpack_from("<I", metadata)[0]
             header_type = _field(metadata, message_table, _HEADER_TYPE_SLOT, "B")
             header = _field(metadata, message_table, _HEADER_SLOT, "I")
-            body_bytes = _field(metadata, message_table, _BODY_BYTES_SLOT, "q")
-            end = begin + body_at + (body_bytes.value if body_bytes else 0)
+            body = _field(metadata, message_table, _BODY_BYTES_SLOT, "q")
+            body_bytes = body.value if body else 0
+            if metadata_bytes < 0 or body_bytes < 0:  # the next message would begin at this one again, without an end
+                raise ValueError("the size of a message is negative")
+            end = begin + body_at + body_bytes
             if header_type and header and header_type.value == _RECORD_BATCH_TYPE:
                 num_rows = _field(metadata, header.offset + header.value, _NUM_ROWS_SLOT, "q")
                 found.append(StreamedBatch(begin, end, num_rows.value if num_rows else 0))
