@@ -38,7 +38,7 @@ def left_out_of(tokens: str | os.PathLike[str]) -> dict[str, int]:
         if skipped.is_file():
             with skipped.open(encoding="utf-8") as lines:
                 found.update(_SKIPPED + json.loads(line)["reason"] for line in lines)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{unused} or {skipped.name} is damaged: {error!r}; tokenize again, or remove it") from None
     return {name: count for name, count in found.items() if count}
 

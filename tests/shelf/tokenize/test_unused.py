@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from packhorse.cli import main
 from packhorse.formats import MegatronTokens
+from packhorse.formats.left_out import left_out_of
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role in ('user', 'assistant', 'system') %}{{ m.role + ' ' + (m.content or '') }}"
@@ -136,3 +137,10 @@ def test_turns_without_an_end_are_counted_with_one_of_them(model: Path, tmp_path
     status, printed, output = tokenized(model, tmp_path / "rows.jsonl", "--eos", "<end>")
     assert "1 trained turns have no token" in printed
     assert MegatronTokens(str(output)).read(0).tolist()[-1] == 3
+
+
+def test_a_damaged_file_of_what_was_left_out_is_named(tmp_path: Path) -> None:
+    for content in ('{"unused": [], "open_turns": 0}', '{"unused": {}', "[]"):
+        (tmp_path / "x.unused.json").write_text(content)
+        with pytest.raises(ValueError, match=r"x\.unused\.json or x\.skipped\.jsonl is damaged: .*; tokenize again"):
+            left_out_of(tmp_path / "x.bin")
