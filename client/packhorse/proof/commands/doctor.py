@@ -3,6 +3,8 @@
 Owns the flags and the exit status. Leaves the steps and their explanations to `packhorse.proof.doctor`.
 """
 
+import re
+
 import click
 
 from packhorse.cli.shared.options import target_option
@@ -10,6 +12,9 @@ from packhorse.cli.shared.service import access_of_command, check_one_server
 from packhorse.cli.shared.timeouts import Wait
 from packhorse.client import PackhorseError
 from packhorse.proof import ask_health, diagnose
+
+_ANY_ADDRESS = re.compile(r"(?<![\w.-])0\.0\.0\.0:")
+"""The host 0.0.0.0 in a target, and not the end of another, such as 10.0.0.0."""
 
 
 @click.command("doctor", context_settings={"show_default": True})
@@ -52,7 +57,8 @@ def command(
 def _print_health(target: str, timeout_seconds: float, service: str) -> int:
     """Prints a server's health, and returns the exit status: 0 if the server serves, else 1."""
     check_one_server(target)
-    target = target.replace("0.0.0.0:", "127.0.0.1:")
+    # A server listens at 0.0.0.0, every address of its machine, and a probe may copy that: it means this machine.
+    target = _ANY_ADDRESS.sub("127.0.0.1:", target)
     try:
         status = ask_health(target, access=access_of_command(), timeout_seconds=timeout_seconds, service=service)
     except PackhorseError as error:

@@ -13,6 +13,7 @@ from tests.certificates import Authority
 
 from packhorse.client import Access
 from packhorse.proof import doctor as diagnosis
+from packhorse.proof.commands import doctor as doctor_command
 from packhorse.proof.doctor import STEPS
 from packhorse.server.access.bearer_tokens import Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
@@ -106,6 +107,19 @@ def test_the_environment_says_what_flags_leave_out(examined, secured, authority,
     monkeypatch.setenv("PACKHORSE_CLIENT_CA", str(authority.ca))
     monkeypatch.setenv("PACKHORSE_CLIENT_TOKEN_FILE", str(secured.folder / "good"))
     assert examined(secured.target)[:2] == (0, "✓" * len(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("target", "asked"),
+    [
+        ("0.0.0.0:5", "127.0.0.1:5"),  # any address of this machine, as a server listens: no address to connect to
+        ("dns:///0.0.0.0:5", "dns:///127.0.0.1:5"),
+        ("10.0.0.0:5", "10.0.0.0:5"),
+    ],
+)
+def test_health_is_asked_of_the_machine_that_the_target_names(doctor, monkeypatch, target, asked):
+    monkeypatch.setattr(doctor_command, "ask_health", lambda target, **options: "SERVING")
+    assert doctor(target, "--health").stdout == f"{asked}: SERVING\n"
 
 
 def test_dns(examined, monkeypatch):
