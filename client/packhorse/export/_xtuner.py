@@ -22,14 +22,14 @@ _UNUSED = -1
 def write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: Sequence[str]) -> int:
     """Writes xtuner's four files; returns the number of bins.
 
-    `samples.npy` has six numbers for each sequence: the index of its file in `paths`, its id, -1, -1, and its first and
-    end token. `boundaries.npy` has the bins' bounds in samples, `order.npy` the bins in their order, `paths.json` the
-    paths.
+    `samples.npy` has six numbers for each sequence: the index in `paths` of its component's file, its id, -1, -1, and
+    its first and end token. `boundaries.npy` has the bins' bounds in samples, `order.npy` the bins in their order,
+    `paths.json` the paths.
     """
     samples, boundaries, order, path_list = files
     for file, shape in ((samples, (0, _NUM_COLUMNS)), (boundaries, (0,)), (order, (0,))):
         _write_header(file, shape)
-    boundaries.write(np.zeros(1, "<i8").tobytes())
+    boundaries.write(np.zeros(1, "<i8").tobytes())  # the first bin begins at sample 0
     num_bins = num_samples = 0
     for block in blocks:
         component_ids = block.component_of_sequences()

@@ -1,6 +1,7 @@
 """Checks of the answers of a stream that packs: only what was sent comes back, once, and within the stream's limits.
 
-A service too old for one of the limits ignores it, so its bins show that. Leaves the sequences that were sent to
+A service too old for one of the limits ignores it, so its bins show that. A sequence's own number is the one that the
+stream gave it; an evicted sequence is too old, and comes back in no bin. Leaves what is known of each sequence to
 `_held_sequences`, and what happens to an answer to `pack_stream`.
 """
 
@@ -28,11 +29,11 @@ class PackAnswerChecks:
     def check_sequences(
         self, block: BinBlock, evicted: Collection[int], num_held: int, *, unsent: Set[int], oldest_version: int
     ) -> None:
-        """Raises DamagedAnswerError unless an answer's bins and evicted sequences are among those that were sent.
+        """Raises DamagedAnswerError unless an answer's bins and evicted sequences agree with what was sent.
 
         Args:
             block: the bins; the ids are own numbers.
-            evicted: own numbers of the sequences that come back.
+            evicted: own numbers of the evicted sequences.
             num_held: the number of sequences that the service still holds, by its own count.
             unsent: own numbers of the sequences that are not sent over the open call yet.
             oldest_version: the oldest version of a sequence that a bin may hold.
@@ -42,14 +43,14 @@ class PackAnswerChecks:
         sent = self.held.keys() - unsent
         if (
             len(returned) != len(packed) + len(evicted)  # a sequence came twice
-            or not returned <= sent
+            or not returned <= sent  # the conditions below look each one up in `held`
             or num_held != len(sent) - len(returned)
             or any(
                 self.held[number].length != length
                 for number, length in zip(packed, block.lengths.tolist(), strict=True)
             )
             or not all(self._may_be_evicted(number, oldest_version) for number in evicted)
-            or len(block) % max(self.options.num_bins_multiple_of, 1)
+            or len(block) % max(self.options.num_bins_multiple_of, 1)  # 0: any number of bins
         ):
             raise DamagedAnswerError(
                 f"{self.target} returned other sequences, lengths or numbers of them than it was sent"
@@ -58,10 +59,11 @@ class PackAnswerChecks:
     def check_bins(self, block: BinBlock, *, oldest_version: int) -> None:
         """Raises an error for bins that tear groups apart, or that exceed resources or versions.
 
-        A server that exceeds these is too old to know them: VersionMismatchError.
+        Torn groups are a DamagedAnswerError. A server that exceeds resources or versions is too old to know them:
+        VersionMismatchError.
 
         Args:
-            block: the bins; the ids are own numbers.
+            block: bins that `check_sequences` has passed; the ids are own numbers.
             oldest_version: the oldest version of a sequence that a bin may hold.
         """
         for numbers, _ in block.bins():

@@ -8,9 +8,9 @@ from packhorse.types import StreamHeader
 
 
 def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, Any]]:
-    """Yields a dict for each bin: position, ids, lengths, and whatever else the block has, such as tokens.
+    """Yields a dict for each bin: position, ids, lengths, and what else the block has, such as tokens.
 
-    Its values are numbers, texts and lists, which JSON can hold.
+    The block's redactions are left out. The values are numbers, texts and lists, which JSON can hold.
 
     Args:
         block: the bins.
@@ -29,7 +29,7 @@ def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, A
     }
     for name, sent in (("tokens", block.tokens), ("loss_mask", block.loss_mask)):
         if sent is not None:
-            of_sequences[name] = [values.tolist() for values in sent.by_entry()]
+            of_sequences[name] = [values.tolist() for values in sent.by_entry()]  # a list for each sequence
     names = component_names(block, header)
     start = 0
     for number, (position, end) in enumerate(zip(block.positions.tolist(), block.bin_ends.tolist(), strict=True)):
@@ -45,7 +45,7 @@ def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, A
 
 
 def component_names(block: BinBlock, header: StreamHeader) -> list[str | None] | None:
-    """Returns the component of each bin, None for an empty bin; or None if the dataset is not a mixture.
+    """Returns the name of each bin's component, None for an empty bin; or None if the dataset is not a mixture.
 
     Args:
         block: the bins.

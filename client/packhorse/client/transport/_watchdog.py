@@ -43,7 +43,7 @@ class Watchdog:
         self._changed = threading.Condition()
         self._waits: dict[int, _Wait] = {}  # by the id of their calls
         self._overdue: set[int] = set()  # ids of the calls that were cancelled
-        self._wakes_at = math.inf
+        self._wakes_at = math.inf  # by the monotonic clock; infinity without a thread
         self._thread: threading.Thread | None = None
 
     def next_message(self, call: Call[_Message], seconds: float) -> _Message | None:

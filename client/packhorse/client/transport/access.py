@@ -48,7 +48,7 @@ class Access:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str | Path) or not str(value)):
                 raise ValueError(f"{name} must be the path of a file, got {quoted(value)}")
-        if self.token is not None and not (isinstance(self.token, str) and self.token.isascii() and self.token.split()):
+        if self.token is not None and not (isinstance(self.token, str) and self.token.isascii() and self.token.strip()):
             raise ValueError(parameter("token") + " must be a text of ASCII letters, digits and signs")
         if self.token is not None and self.token_file is not None:
             raise ValueError(
@@ -69,6 +69,7 @@ class Access:
     def or_environment(self) -> "Access":
         """Returns this access, with the environment's values for fields that are not set."""
         found: dict[str, str | bool] = {}
+        # A token file would contradict a token that is given.
         names = ["ca", "cert", "key"] if self.token is not None else ["ca", "cert", "key", "token_file"]
         for name in names:
             value = os.environ.get(variable_of(name))

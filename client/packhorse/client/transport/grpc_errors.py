@@ -1,8 +1,8 @@
 """Why a call failed: from gRPC's error to the client's exception.
 
-An error with one of the service's own reasons is the service's answer. Of the others, a few statuses say that the
-call can never work, and the rest are failures of the network, which may pass. Leaves trying again to `retries`, and
-why a connection is refused to `handshake` and `_proxies`.
+An error with one of the service's own reasons is the service's answer. Of the others, a few statuses say why the call
+was refused, and the rest are failures of the network, which may pass. Leaves trying again to `retries`, and why a
+connection is refused to `handshake` and `_proxies`.
 """
 
 import grpc
@@ -48,7 +48,7 @@ _OVER_SIZE = "larger than max"
 def exception_of(error: grpc.RpcError, target: str, proxy: Proxy | None = None) -> PackhorseError:
     """Returns the client's exception for an error of a call to a target, perhaps through a proxy; never raises.
 
-    A damaged trailer is no error here: then only the status decides.
+    A damaged trailer, which would hold the reason, is no error here: then the status decides which exception it is.
     """
     assert isinstance(error, grpc.Call)  # what a stub raises is an RpcError and a Call at once
     info, retry, text = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), ""
@@ -59,9 +59,9 @@ def exception_of(error: grpc.RpcError, target: str, proxy: Proxy | None = None) 
             for message in (info, retry):
                 if detail.Is(message.DESCRIPTOR):
                     detail.Unpack(message)
-    except (ValueError, DecodeError):  # the trailer was cut or altered on the way: only the status is left
+    except (ValueError, DecodeError):  # the trailer was cut or altered on the way: its reason does not count
         info.Clear()
-    delay = retry.retry_delay.ToMilliseconds() / 1000 or None
+    delay = retry.retry_delay.ToMilliseconds() / 1000 or None  # 0: the service named none
     name = f"ERROR_REASON_{info.reason}"
     if info.domain == DOMAIN and name in pb.ErrorReason.keys():  # noqa: SIM118 (no mapping, though it has keys)
         kind = EXCEPTION_OF_REASON[pb.ErrorReason.Value(name)]

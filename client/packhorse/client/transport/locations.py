@@ -13,7 +13,7 @@ from packhorse.wire import LocationsChecksum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLocation:
-    """Where one sequence, or one piece of a split sequence, is in an epoch. A field that does not apply is None.
+    """Where one sequence, or one piece of a split sequence, is in an epoch. A number that does not apply is None.
 
     Example:
         >>> from packhorse.client import connect
@@ -36,7 +36,7 @@ class SequenceLocation:
     index_in_bin: int | None = None
     """Index among the sequences of that bin, in the order of `get_bins`."""
     step: int | None = None
-    """Step, counted from start_position; None if the bin is dropped or before start_position."""
+    """Step, counted from start_position; None if the bin is skipped, dropped or before start_position."""
     rank: int | None = None
     """Data-parallel rank."""
     worker: int | None = None
@@ -56,6 +56,7 @@ def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSeque
         DamagedAnswerError: they do not match their checksum.
         VersionMismatchError: the server does not know keys.
     """
+    # A server that does not know the field `keys` ignores it, and so answers for none of them.
     if not set(request.keys) <= {location.key for location in response.locations}:
         raise too_old("keys")
     checksum = LocationsChecksum(request, response.digest)

@@ -84,9 +84,9 @@ class Transport(Protocol):
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests; closing the iterator ends the call.
 
-        Before each message, `seconds_left` is called for the time until the deadline. The first message may take all of
-        it; a later one that takes half of it fails, so that there is time for another attempt. Nothing is sent before
-        the first message is asked for.
+        Over a network, `seconds_left` is called before each message for the time until the deadline. The first message
+        may take all of it; a later one fails if it takes half of it, so that there is time for another attempt. The
+        transport's own limits may be shorter. Nothing is sent before the first message is asked for.
         """
 
     def close(self) -> None:

@@ -56,5 +56,6 @@ def command(
         show_progress() as progress,
         progress.task("exporting", client.get_dataset(name).num_bins, "bins") as advance,
     ):
+        # The other options are parameters of `export_epoch`, by their names.
         num_bins = export_epoch(client, name, output, on_bins=advance, with_tokens=tokens is not None, **options)
     click.echo(f"{output}  {num_bins:,} bins")
