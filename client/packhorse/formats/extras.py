@@ -25,7 +25,7 @@ def require(module: str, extra: str = "prepare") -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        if error.name is None or error.name.partition(".")[0] != package:
+        if error.name is None or error.name.partition(".")[0] != package:  # it is there, but one that it imports is not
             raise
         raise ImportError(
             f"{package} is needed here and not installed; install it with: pip install 'packhorse[{extra}]'",

@@ -58,14 +58,14 @@ class RetryPolicy:
         return self.deadline_seconds if is_known else min(self.deadline_seconds, self.connect_seconds)
 
     def delay_seconds(self, num_failures: int) -> float:
-        """Draws the delay after this many failures in a row, at least 1."""
+        """Draws the delay after one or more failures in a row."""
         longest = min(self.most_delay_seconds, self.first_delay_seconds * 2 ** min(num_failures - 1, _MOST_DOUBLINGS))
         return _JITTER.uniform(0, longest)
 
 
 def checked_seconds(name: str, value: object) -> float:
     """Returns the value of a parameter in seconds; a ValueError with its name if it is no number or is below 0."""
-    # Not `< 0`, which NaN passes.
+    # `not … >= 0` refuses NaN too, of which `< 0` is False.
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name} must be a number of seconds, at least 0, got {value!r:.60}")
     return float(value)
@@ -74,7 +74,7 @@ def checked_seconds(name: str, value: object) -> float:
 def default_retry() -> RetryPolicy:
     """Returns the policy that applies if none is given.
 
-    If TIMEOUT_VARIABLE is set, both deadlines are its value.
+    If TIMEOUT_VARIABLE is set, its value is both `deadline_seconds` and `connect_seconds`.
 
     Raises:
         ValueError: the variable is not a number above 0.

@@ -35,7 +35,10 @@ def evident_column(fitting: Sequence[str]) -> str | None:
 
 
 def column_type(schema: Any, column: str, where: str) -> Any:
-    """Returns the Arrow type of a column; a ValueError if no column, or several, have the name."""
+    """Returns the Arrow type of a column; a ValueError if no column, or several, have the name.
+
+    `where` is the path or URL of the data, for messages.
+    """
     found = schema.get_all_field_indices(column)
     if not found:
         raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")
@@ -65,4 +68,5 @@ def values_of(array: Any) -> Any:
 
 def nulls_of(array: Any) -> NDArray[np.bool_]:
     """Returns which values of an Arrow array are null: bool [n]."""
+    # Arrow packs bools as single bits, of which NumPy has no views, so they become bytes first.
     return np.asarray(values_of(array.is_null().cast("uint8")).astype(np.bool_))

@@ -34,7 +34,7 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
     Raises:
         FileNotFoundError: there is no such file.
         OSError: it is not a plain file.
-        ValueError: it is not an Arrow IPC file.
+        ValueError: it is not an Arrow IPC file, or cannot be read.
     """
     import pyarrow as pa
 
@@ -60,6 +60,7 @@ def read_arrow(file: Any, where: str, *, columns: Sequence[int] | None = None) -
         columns: numbers of the columns to decode; None for all.
 
     Raises:
+        FileNotFoundError, PermissionError, TokenStoreError: it cannot be reached.
         ValueError: it is not an Arrow IPC file.
     """
     import pyarrow as pa
@@ -81,6 +82,8 @@ def _reader(source: Any, magic: bytes, columns: Sequence[int] | None) -> Any:
 
 def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, end: int | None = None) -> Iterator[Any]:
     """Yields the record batches [first, end) of a reader; all from `first` on if `end` is None.
+
+    `path` is the file's path or URL, for messages.
 
     Raises:
         ValueError: the file is damaged.

@@ -37,7 +37,7 @@ def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
         return find_files(source, ".arrow")
     try:
         state = (folder / SAVED_STATE).read_text(encoding="utf-8")
-    except ValueError as error:
+    except ValueError as error:  # the bytes are no UTF-8
         raise ValueError(f"{folder / SAVED_STATE} is not what `datasets` writes: {error!r}") from None
     return [folder / name for name in _saved_names(state, str(folder))]
 
@@ -45,6 +45,7 @@ def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
 def arrow_objects(url: str) -> list[str]:
     """Finds the Arrow files that one URL names; see `arrow_files`."""
     state_url = f"{url.rstrip('/')}/{SAVED_STATE}"
+    # The URL of a single file needs no question to the store about a saved dataset.
     if without_secrets(url).endswith(SUFFIXES) or not is_file(state_url):
         return find_objects(url, ".arrow")
     with open_binary(state_url) as file:

@@ -14,7 +14,7 @@ _MARK = 0xFFFFFFFF
 _PREFIX_BYTES = 8
 """Bytes of a message before its metadata: the mark, and the size of the metadata as int32."""
 _HEADER_TYPE_SLOT, _HEADER_SLOT, _BODY_BYTES_SLOT = 1, 2, 3
-"""Slots of the fields of a `Message` in Arrow's `Message.fbs`; the header's value is an offset."""
+"""Slots of the fields of a `Message` in Arrow's `Message.fbs`; the header's value is an offset, from the field on."""
 _NUM_ROWS_SLOT = 0
 """Slot of the number of rows in a `RecordBatch`."""
 _RECORD_BATCH_TYPE = 3
@@ -61,7 +61,7 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
             if body_at > len(data):
                 data = read(begin, min(begin + body_at, size_bytes))
             metadata = data[_PREFIX_BYTES:]
-            message_table = struct.unpack_from("<I", metadata)[0]
+            message_table = struct.unpack_from("<I", metadata)[0]  # a flatbuffer begins with its root table's offset
             header_type = _field(metadata, message_table, _HEADER_TYPE_SLOT, "B")
             header = _field(metadata, message_table, _HEADER_SLOT, "I")
             body = _field(metadata, message_table, _BODY_BYTES_SLOT, "q")

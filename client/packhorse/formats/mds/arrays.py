@@ -91,6 +91,7 @@ def list_lengths(
         row = int((num_axes != 1).argmax())
         raise ValueError(f"{where}: sequence {row}, column {column!r} holds no list: {num_axes[row]} axes")
     extent_bytes = 1 << (heads & 3).astype(np.int64)
+    # A cell is its head of 1 byte, one extent, and the values.
     lengths = (sizes - 1 - extent_bytes) // dtype.itemsize
     if len(lengths) and int(lengths.min()) < 0:
         raise ValueError(f"{where}: sequence {int(lengths.argmin())}, column {column!r} has no bytes: it is corrupt")
@@ -98,12 +99,15 @@ def list_lengths(
 
 
 def num_integers(cell: memoryview, encoding: str, where: str, row: int) -> int:
-    """Returns how many integers a cell holds, by decoding it; a ValueError if it is not a list of integers."""
+    """Returns how many integers a cell holds, by decoding it; a ValueError if it is not a list of integers.
+
+    `where` is the shard, and `row` the cell's number in it, for messages.
+    """
     try:
         values = np.asarray(json.loads(bytes(cell))) if encoding == "json" else read_array(cell, encoding)
     except ValueError as error:
         raise ValueError(f"{where}: sequence {row}: {error}") from None
-    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):  # NumPy makes an empty list float64
         raise ValueError(
             f"{where}: sequence {row} holds {values.dtype} of shape {list(values.shape)}, not a list of integers"
         )

@@ -97,7 +97,9 @@ def write_index(file: BinaryIO, lengths: NDArray[Any], dtype: np.dtype[Any]) -> 
     offset_bytes = 0
     for chunk in chunks:
         sizes_bytes = chunk.astype(np.int64) * dtype.itemsize
+        # A sequence begins where those before it end: the sum up to and with it, less its own bytes.
         file.write((offset_bytes + np.cumsum(sizes_bytes) - sizes_bytes).astype("<i8").tobytes())
         offset_bytes += int(sizes_bytes.sum())
+    # Document i is sequence i, so the document indices are 0, 1, …, S.
     for begin in range(0, len(lengths) + 1, CHUNK_ELEMENTS):
         file.write(np.arange(begin, min(begin + CHUNK_ELEMENTS, len(lengths) + 1), dtype="<i8").tobytes())

@@ -36,7 +36,7 @@ class MaskedTokenWriter(SequenceWriter):
     def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:
         super().__init__(path, vocab_size=vocab_size, overwrite=overwrite)
         self.loss_mask_idx_path = masked_paths(path).mask_idx
-        self._mask_bin, self._mask_idx, self._token_bin, self._token_idx = self._files.files
+        self._mask_bin, self._mask_idx, self._token_bin, self._token_idx = self._files.files  # in the order of `_paths`
         self._num_trained_tokens = 0
 
     def _paths(self) -> Sequence[Path]:
@@ -73,9 +73,11 @@ class MaskedTokenWriter(SequenceWriter):
         """Adds all sequences and loss masks of other files of the same vocab_size.
 
         Args:
-            path: the other files' prefix `X`, or their `X.bin` or `X.idx`.
+            path: the other files' prefix `X`, or their `X.bin` or `X.idx`. That their mask is as long as their
+                tokens is not checked.
 
         Raises:
+            FileNotFoundError: one of the files is missing.
             ValueError: their tokens are of another type.
         """
         self._copy(MegatronTokens(path), self._token_bin)

@@ -36,7 +36,7 @@ def megatron_paths(path: str | os.PathLike[str]) -> MegatronPaths:
 
 
 class MaskedPaths(NamedTuple):
-    """The files of tokens with a loss mask, in the order in which they appear."""
+    """The files of tokens with a loss mask, in the order in which they appear: the tokens' index proves the rest."""
 
     mask_bin: Path
     mask_idx: Path

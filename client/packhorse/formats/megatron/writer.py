@@ -33,7 +33,7 @@ class MegatronWriter(SequenceWriter):
         super().__init__(path, vocab_size=vocab_size, overwrite=overwrite)
         self._bin, self._idx = self._files.files
         self._buffer = np.empty(_BUFFERED_TOKENS, dtype=self.dtype)
-        self._buffered = 0
+        self._buffered = 0  # tokens in the buffer that are not in the file yet
 
     def _paths(self) -> list[Path]:
         return [self.bin_path, self.idx_path]
@@ -70,7 +70,7 @@ class MegatronWriter(SequenceWriter):
         """
         if int(lengths.sum()) != len(tokens) or (len(lengths) and int(lengths.min()) < 1):
             raise ValueError(f"{len(lengths)} lengths must each be at least 1 and sum to the {len(tokens)} tokens")
-        if len(tokens):
+        if len(tokens):  # else there is no least id; the text begins the error's message
             self._check_ids(tokens, f"one of the sequences {len(self)} to {len(self) + len(lengths) - 1} holds")
         self._write(tokens)
         self._count(lengths)

@@ -30,7 +30,7 @@ class StoreAttempts:
 
     policy: RetryPolicy
     shown: str
-    """The URL that is asked, for messages."""
+    """The URL that is asked, without its secrets, for messages."""
     failures: int = 0
     """Attempts that failed so far."""
     _began: float = field(default_factory=time.monotonic)

@@ -29,7 +29,7 @@ def find_objects(url: str, suffix: str) -> list[str]:
     facts = store.look()
     if facts is not None and not are_of_folder(facts):
         return [url]
-    if facts is not None:
+    if facts is not None:  # a folder; "list" is what messages call the answer
         found = [
             path
             for path in store.request("list", lambda file_system, folder: file_system.find(folder))
@@ -48,7 +48,7 @@ def find_objects(url: str, suffix: str) -> list[str]:
 
 
 def _urls(url: str, options: StoreOptions, paths: Iterable[str]) -> list[str]:
-    """Returns paths of a file system as sorted URLs; `url` is the folder, or the pattern, in which they were found."""
+    """Returns paths of a file system as sorted URLs; `url` is the folder or the pattern that found them."""
     # The root is the folder itself; for a pattern, it is the longest folder without "*", "?" and "[".
     plain = re.split(r"[*?\[]", url, maxsplit=1)[0]
     root = (url if plain == url else plain.rpartition("/")[0]).rstrip("/")

@@ -26,7 +26,7 @@ def is_url(path: object) -> TypeGuard[str]:
 def without_secrets(url: str) -> str:
     """Returns a URL without user, password and query, for messages and manifests: a query may hold a signature.
 
-    A path stays as it is, and so does a "?" in a store's pattern.
+    A path stays as it is, and so do a "?" in a store's pattern and a container before "@".
 
     Example:
         >>> without_secrets("https://me:secret@host/corpus.idx?X-Amz-Signature=1f")
@@ -45,6 +45,7 @@ def text_without_secrets(text: str) -> str:
 def _without_its_secrets(url: str) -> str:
     """Returns one URL of a chain without its secrets; see `without_secrets`."""
     scheme, mark, rest = url.partition("://")
+    # Of these schemes, "@" always ends a user, and "?" always begins a query.
     is_web = scheme in ("http", "https", "ftp", "sftp", "hdfs", "webhdfs")
     query = (_QUERY if is_web else _NAMED_QUERY).search(rest)
     host, slash, path = rest[: query.start() if query else None].partition("/")
