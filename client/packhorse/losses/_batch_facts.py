@@ -34,7 +34,7 @@ def layout_of(batch: Mapping[str, Any]) -> PackLayout:
     """
     if "layout" in batch:
         return as_layout(batch)
-    if "cu_seq_lens_q" in batch:
+    if "cu_seq_lens_q" in batch:  # as the preset of transformers names the offsets
         return as_layout(batch["cu_seq_lens_q"])
     raise ValueError(
         "this batch carries no 'layout', as those of most presets do not: count and weigh it before the preset, with "

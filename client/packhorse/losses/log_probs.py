@@ -30,18 +30,18 @@ def sequence_log_probs(
         ...     "labels": torch.tensor([[-100, 1, 0, -100, 1]]),
         ...     "layout": PackLayout.of_rows(rooms=[3, 2], row_ends=[2], row_tokens=5),
         ... }
-        >>> logits = torch.zeros(1, 5, 2)  # both tokens are as likely
+        >>> logits = torch.zeros(1, 5, 2)  # both tokens are equally likely
         >>> (sequence_log_probs(batch, logits, shift_labels=False).exp()).tolist()
         [0.25, 0.5]
 
     Args:
         batch: has `labels`, int64 [B, L], −100 where nothing is predicted, and its `layout`; or it is a batch of trees.
-        logits: a floating type [B, L, V], on any device; the host does not wait. Sums are taken in float32.
-        shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`. Ours have
-            it.
+        logits: a floating type [B, L, V], on any device; the host does not wait. Sums are taken in the result's type.
+        shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`.
+            Batches of `packhorse.client` have it.
 
     Returns:
-        float32 [n], in the order of `ids`; 0 for a sequence without targets.
+        float32 [n] (float64 if `logits` are), in the order of `ids`; 0 for a sequence without targets.
 
     Raises:
         ValueError: neither the batch nor `shift_labels` says whether labels are shifted, or they contradict each other,
@@ -73,12 +73,13 @@ def trained_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> torch.T
         logits: a floating type [B, L, V], on any device; the host does not wait.
 
     Returns:
-        float32 [M] (float64 if `logits` are), in the order of `token_index`.
+        float32 [M] (float64 if `logits` are), in the order of the batch's `token_index`.
 
     Raises:
         ValueError: the shapes do not fit.
     """
     log_probs = _log_probs(batch["labels"], logits)
+    # For each trained token, `token_index` has the position that predicts it, among all rows end to end.
     return log_probs.flatten()[move(batch["token_index"], logits.device)]
 
 
@@ -86,7 +87,7 @@ def _log_probs(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """Returns the log-probability of each label under the logits at its position, 0 where it is -100: [B, L]."""
     if logits.shape[:-1] != labels.shape:
         raise ValueError(f"logits have shape {list(logits.shape)}, and labels {list(labels.shape)}")
-    as_float32 = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    at_least_float32 = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = move(labels, logits.device).flatten()
-    losses = F.cross_entropy(as_float32.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="none")
+    losses = F.cross_entropy(at_least_float32.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="none")
     return -losses.view(labels.shape)

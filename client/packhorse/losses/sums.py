@@ -38,5 +38,6 @@ def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.
     layout = as_layout(batch)
     check_shape("values", values, layout)
     token_values = values.flatten().to(torch.promote_types(values.dtype, torch.float32))
+    # `sequence_index` numbers the sequences from 1; sum 0 is of what comes before the first, and is left out.
     sums = token_values.new_zeros(layout.num_sequences + 1)
     return sums.index_add(0, sequence_index(layout, values.device), token_values)[1:]

@@ -17,16 +17,16 @@ from packhorse.parallel.context import ContextBatch
 class ContextCounts:
     """Counts over the micro-steps of an optimizer step: denominators of losses, and input for FLOP counters.
 
-    Sums stay on the parts' device, and the host does not wait for it.
+    Sums stay on the parts' device, and the host does not wait for them.
 
     Example:
         >>> from packhorse.client import PackedDataset
         >>> from packhorse.parallel import context_batch
         >>> from packhorse.topology import ContextRule
         >>> batches = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)
-        >>> rule = ContextRule(4, 2)
-        >>> of_ranks = [[context_batch(batch, rule, rank, layout=None) for batch in batches] for rank in range(2)]
-        >>> counts = ContextCounts.of_parts(of_ranks[0])
+        >>> rule = ContextRule(tokens_per_rank=4, max_context_parallel=2)
+        >>> parts = [context_batch(batch, rule, rank=0, layout=None) for batch in batches]
+        >>> counts = ContextCounts.of_parts(parts)
         >>> counts.num_micro_steps, int(counts.num_tokens), int(counts.sum_of_squares), int(counts.num_targets)
         (2, 16, 68, 12)
     """
@@ -71,7 +71,7 @@ class ContextCounts:
             process_group: the ranks that share an optimizer step; None for all.
 
         Returns:
-            The sums; the same counts if torch.distributed does not run.
+            The sums, with this rank's own `num_micro_steps`; the same counts if torch.distributed does not run.
         """
         sums = torch.stack((self.num_targets, self.num_tokens, self.sum_of_squares))
         if dist.is_available() and dist.is_initialized():

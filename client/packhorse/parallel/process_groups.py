@@ -12,7 +12,8 @@ def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
     """Makes this rank's process groups, one of every size; all ranks must call it, once.
 
     Example:
-        >>> process_groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
+        >>> rule = ContextRule(tokens_per_rank=8192, max_context_parallel=16)
+        >>> process_groups = context_process_groups(rule)  # doctest: +SKIP
         >>> process_group = process_groups.get(part.cp_size)  # None if a rank works alone  # doctest: +SKIP
 
     Args:
@@ -25,6 +26,8 @@ def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
     Raises:
         ValueError: the number of all ranks is not a multiple of `max_context_parallel`.
     """
+    # Called only to refuse a number of ranks that is no multiple.
     rule.of_loader(dist.get_rank(), dist.get_world_size())
-    sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]
+    sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]  # 16 -> [2, 4, 8, 16]
+    # `new_subgroups` returns this rank's process group, and a list of all.
     return {size: dist.new_subgroups(group_size=size)[0] for size in sizes}  # type: ignore[no-untyped-call]

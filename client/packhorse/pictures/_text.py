@@ -16,9 +16,10 @@ _LEAST_ROW_CELLS = 8
 
 
 def draw_text(rows: Sequence[SeenRow], width: int) -> str:
-    """Draws rows as lines of at most `width` characters: sequences to scale between bars, and padding as dots.
+    """Draws rows as lines of text: sequences to scale between bars, and padding as dots.
 
-    Below a row whose targets are known, a second line marks them.
+    Lines have at most `width` characters, unless that leaves fewer than 8 for a row. Neighbours that are too short to
+    draw apart are counted, as ×3. Below a row whose targets are known, a second line marks them.
 
     Example:
         >>> from packhorse.pictures._rows import SeenSequence
@@ -34,13 +35,14 @@ def draw_text(rows: Sequence[SeenRow], width: int) -> str:
     for row, total in zip(rows, totals, strict=True):
         lines.append(f"{row.name:<{name_cells}}  {_row(row, cells)}  {total}")
         if row.targets is not None:
+            # Below the inside of the row: after the name, the gap and the first bar, and without the last bar.
             lines.append(" " * (name_cells + 3) + _targets(row, cells - 1).rstrip())
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _row(row: SeenRow, cells: int) -> str:
     """Draws a row in `cells` characters."""
-    scale = (cells - 1) / row.capacity
+    scale = (cells - 1) / row.capacity  # the last character is the "│" that closes the row
     parts = []
     for bar in bars(row, _NARROWEST_CELLS / scale, _ENOUGH_CELLS / scale):
         size = round(bar.end * scale) - round(bar.start * scale)
@@ -56,6 +58,7 @@ def _inside(bar: Bar, size: int, scale: float) -> str:
     if len(bar.sequences) > 1:
         return _centred((f"×{len(bar.sequences)}",), size, "╌")
     (sequence,) = bar.sequences
+    # The characters of its own tokens; what its room has beyond them is drawn as padding.
     own = min(round(sequence.num_tokens * scale), size) if sequence.num_tokens < sequence.room else size
     redaction = f", {sequence.redaction}" if sequence.redaction else ""
     captions = (f" {sequence.id} ({sequence.num_tokens:,}{redaction}) ", f" {sequence.id} ", str(sequence.id))
@@ -72,6 +75,7 @@ def _targets(row: SeenRow, cells: int) -> str:
     """Returns a line of `cells` characters that marks where at least half of the tokens are targets."""
     assert row.targets is not None
     begins = np.arange(cells) * row.capacity // cells
+    # With fewer tokens than characters, several characters show the same token.
     ends = np.maximum((np.arange(cells) + 1) * row.capacity // cells, begins + 1)
     counts = np.concatenate(([0], np.cumsum(row.targets)))
     is_marked = 2 * (counts[ends] - counts[begins]) >= ends - begins

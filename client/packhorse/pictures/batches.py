@@ -63,7 +63,7 @@ def _rows_of(batch: Mapping[str, Any], layout: "PackLayout", decode: Decode | No
     """Yields the rows of a batch that are drawn."""
     tokens, labels, ids = (_host(batch[name]) if name in batch else None for name in ("input_ids", "labels", "ids"))
     groups = layout.group_ids
-    row_starts = [0, *layout.row_ends.tolist()]
+    row_starts = [0, *layout.row_ends.tolist()]  # index of each row's first sequence, then the number of sequences
     for row in range(min(layout.num_rows, _MOST_ROWS)):
         sequences = []
         for i in range(row_starts[row], row_starts[row + 1]):

@@ -56,6 +56,7 @@ def draw_bins(
         TokenSourceError: the source and the plan disagree.
     """
     info = client.get_dataset(dataset)
+    # Opened for its header: the number of bins that the skips leave, and the digest.
     with client.stream_bins(dataset, epoch=epoch, seed=seed, skip=skip) as stream:
         header = stream.header
     if positions is None:

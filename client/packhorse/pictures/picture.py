@@ -81,7 +81,7 @@ class Picture:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Returns the rows as JSON values."""
+        """Returns the title, the number of all rows, and the rows that are drawn, as JSON values."""
         return {"title": self.title, "num_rows": self.num_rows, "rows": [row.facts() for row in self.rows]}
 
     def _repr_html_(self) -> str:
@@ -92,7 +92,7 @@ class Picture:
 
 
 def _sequence_lines(row: SeenRow, width: int) -> list[str]:
-    """Returns a line for each of a row's first sequences, with its beginning."""
+    """Returns a line for each of a row's first sequences, with its beginning, and one that counts the others."""
     lines = []
     for sequence in row.sequences[:_NAMED_SEQUENCES]:
         line = f"    {sequence.title}, {sequence.num_tokens:,} tokens: {sequence.beginning}"

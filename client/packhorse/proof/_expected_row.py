@@ -16,7 +16,15 @@ PADDING = -1
 
 
 class ExpectedRow:
-    """An expected row, built sequence by sequence."""
+    """An expected row, built sequence by sequence.
+
+    Args:
+        capacity: tokens that fit into the row.
+        pad_token_id: the token of padding.
+        shift: whether `labels[t]` is the token after t.
+        leaves_out_last: whether rooms are one token too short for each sequence's last token, which then is only a
+            target.
+    """
 
     def __init__(self, capacity: int, pad_token_id: int, *, shift: bool, leaves_out_last: bool) -> None:
         self._shift = shift
@@ -57,10 +65,10 @@ class ExpectedRow:
         content = np.concatenate((before, piece, after)).astype(np.int64)
         predicted = np.concatenate(([False] * len(before), is_predicted, is_predicted[-1:] if after else []))
         targets = np.where(predicted, content, IGNORE_INDEX)
-        targets[0] = IGNORE_INDEX
+        targets[0] = IGNORE_INDEX  # no token before it predicts it
         if self._shift:
             targets = np.append(targets[1:], IGNORE_INDEX)
-        if self._leaves_out_last and len(content) > 1:
+        if self._leaves_out_last and len(content) > 1:  # a room has at least one token
             content, targets = content[:-1], targets[:-1]
         start, end = self._filled, self._filled + len(content)
         if end > len(self.input_ids) or len(content) > room:
@@ -79,12 +87,13 @@ class ExpectedRow:
         self._filled += room
 
     def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
-        """Yields a sentence about the first wrong token of each sequence that differs, and of the padding.
+        """Yields a sentence for each sequence that differs, and one for the padding, if it does.
 
-        `tensors` has the actual row, by name. On padding, sequence_ids and position_ids are PADDING in both.
+        It is about the first wrong token of the first tensor that differs. `tensors` has the actual row, by name. On
+        padding, sequence_ids and position_ids are PADDING in both.
         """
         starts = np.array(self._room_starts, dtype=np.int64)
-        named: set[int] = set()
+        named: set[int] = set()  # sequences, by index, and PADDING: each is named once
         for name, right in (
             ("input_ids", self.input_ids),
             ("attention_mask", self.attention_mask),

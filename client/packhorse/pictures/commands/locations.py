@@ -33,8 +33,9 @@ _COLUMNS = (
     "worker",
     "slot",
 )
+"""Fields of a location that the table shows, in their order."""
 _OPTIONAL_COLUMNS = ("key", "component", "first_token")
-"""Columns that the table only has if they are not empty."""
+"""Columns that the table only has if a location has a text, or a number above 0, in them."""
 
 
 def print_locations(
@@ -74,6 +75,7 @@ def _table_of(rows: list[dict[str, Any]]) -> Table:
         if row["found"]:
             lines.append([_cell(column, row[column]) for column in columns])
         else:
+            # `id` and `key` are the first columns, so the sentence is in the one after them.
             known = [_cell(column, row[column]) for column in columns if column in ("id", "key")]
             lines.append([*known, "not in the dataset"])
     return table(*columns, rows=lines, left=columns)
@@ -82,7 +84,7 @@ def _table_of(rows: list[dict[str, Any]]) -> Table:
 def _cell(column: str, value: int | str | None) -> str:
     """Returns a field of a location as the table shows it."""
     if column == "key" and isinstance(value, str):
-        return escape(shown_key(value))
+        return escape(shown_key(value))  # a key may hold what looks like rich's markup, such as [red]
     if column == "position" and value == _LEFT_OUT:
         return "left out"
     if column == "id" and isinstance(value, int) and value < 0:  # of a key that the dataset lacks
