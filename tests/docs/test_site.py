@@ -82,6 +82,12 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return site
 
 
+def test_the_contents_list_every_design_page() -> None:
+    entries = re.findall(r"^\.\./\.\./(\S+)$", (ROOT / FIRST).read_text(), re.MULTILINE)
+    listed = {page for entry in entries for page in ROOT.glob(f"{entry}.md")}
+    assert listed >= {page for root in ("proto", "server", "client") for page in (ROOT / root).rglob("DESIGN.md")}
+
+
 def test_every_page_is_there_for_people(site: Site) -> None:
     for page in site.pages:
         assert (site.output / page).with_suffix(".html").is_file(), page
