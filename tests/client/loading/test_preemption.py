@@ -81,3 +81,35 @@ def test_workers_end_with_their_parent(method) -> None:
         trainer.send_signal(signal.SIGKILL)
         for pid in pids:
             wait_until(lambda pid=pid: not is_alive(pid))
+
+
+PRELOADED = """
+import multiprocessing.spawn, os, signal
+from packhorse.client.loading.workers.preemption import protected_fork_server, starting_workers
+
+def work():
+    print("blocks", list(signal.pthread_sigmask(signal.SIG_BLOCK, ())), flush=True)
+
+if __name__ == "__mp_main__":  # in the fork server, which imports this before all else
+    print("preloaded", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+if __name__ == "__main__":
+    data_of = multiprocessing.spawn.get_preparation_data
+
+    def with_script(name):  # Python since 3.12.8 and 3.13.1 preloads the script; before, it looked for a wrong key
+        data = data_of(name)
+        return data | {"main_path": data["init_main_from_path"]}
+
+    multiprocessing.spawn.get_preparation_data = with_script
+    worker = protected_fork_server().Process(target=work)
+    with starting_workers():
+        worker.start()
+    worker.join()
+    raise SystemExit(worker.exitcode)
+"""
+
+
+def test_a_fork_server_survives_signals_that_come_while_it_imports_the_script() -> None:
+    done = scripts.run(PRELOADED)
+    assert (done.returncode, done.stdout) == (0, "preloaded\nblocks []\n"), done.stderr

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from types import FrameType
 
@@ -35,7 +36,10 @@ _protected_pid = -1
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Blocks the signals in this thread; workers that it starts inherit that until their `outlive_preemption`."""
+    """Blocks the signals in this thread; workers that are forked or spawned inherit that until `outlive_preemption`.
+
+    Those of a fork server begin with the default handling, see `_fork_server`.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -73,6 +77,9 @@ def protected_fork_server() -> BaseContext:
 
     So torch is imported once; with "spawn", each worker would take seconds to import it.
     """
+    # Not with the fork server: Python 3.11 unblocks SIGINT and SIGTERM in the thread that has started the tracker.
+    with starting_workers():
+        resource_tracker.ensure_running()
     context = multiprocessing.get_context("forkserver")
     # "__main__" is what Python preloads by default.
     context.set_forkserver_preload([FORK_SERVER_MODULE, "__main__", "packhorse.client.loading.dataset"])
