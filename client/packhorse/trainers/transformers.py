@@ -107,7 +107,8 @@ class PackedTrainerMixin(_AnyTrainer):
             )
         if options.get("data_collator") is not None:
             raise ValueError("data_collator has no part in packed batches; leave it out, or give PackedData a preset")
-        self._validation_batches: dict[int, ValidationBatches] = {}
+        # By the id of the data, which stays here: another object would get the id of one that is gone.
+        self._validation: dict[int, tuple[PackedData, ValidationBatches]] = {}
         self._presets_asked: set[str] = set()
         stand_in = self._stand_in()
         super().__init__(
@@ -217,10 +218,11 @@ class PackedTrainerMixin(_AnyTrainer):
             data = self.eval_dataset[data]
         if not isinstance(data, PackedData):
             return super().get_eval_dataloader(eval_dataset)
-        if id(data) not in self._validation_batches:
+        if id(data) not in self._validation:
             loader = self._loader(data, self.args.per_device_eval_batch_size)
-            self._validation_batches[id(data)] = ValidationBatches(loader)
-        return BatchesWithoutCursor(self._validation_batches[id(data)])
+            self._validation[id(data)] = (data, ValidationBatches(loader))
+        _, batches = self._validation[id(data)]
+        return BatchesWithoutCursor(batches)
 
     def evaluation_loop(self, dataloader: Any, *options: Any, metric_key_prefix: str = "eval", **more: Any) -> Any:
         """Evaluates as the trainer does; for packed data the loss is the mean over all targets of all processes."""
@@ -297,7 +299,7 @@ class PackedTrainerMixin(_AnyTrainer):
         """Ends the workers of all loaders."""
         if self._batches is not None:
             self._batches.close()
-        for batches in self._validation_batches.values():
+        for _, batches in self._validation.values():
             batches.close()
 
 

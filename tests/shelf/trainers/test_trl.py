@@ -1,5 +1,8 @@
 """PackedSFTTrainer against the real SFTTrainer: the same losses as without packing."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from datasets import Dataset
@@ -126,6 +129,16 @@ def test_the_loss_on_a_validation_set_is_the_mean_over_its_targets(
     assert trainer.evaluate()["eval_ordinary_loss"] == pytest.approx(expected, rel=0.2)  # a mean of batches' means
     trainer.train()
     assert len(losses_of(trainer, "eval_packed_loss")) == 1
+
+
+def test_no_other_validation_set_gets_the_id_of_one_whose_loader_is_kept(config, packed, tiny_llama, tiny_tokenizer):
+    trainer = PackedSFTTrainer(tiny_llama(), config(), train_dataset=packed(), processing_class=tiny_tokenizer)
+    data = packed("held-out")
+    num_batches, held_out = len(trainer.get_eval_dataloader(data)), weakref.ref(data)
+    del data
+    gc.collect()
+    assert held_out() is not None
+    assert num_batches < len(trainer.get_eval_dataloader(packed("small")))
 
 
 def test_what_packed_data_decides_is_refused(config, packed, tiny_llama, tiny_tokenizer):
