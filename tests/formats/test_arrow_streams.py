@@ -27,6 +27,12 @@ def test_each_batch_is_found_where_pyarrow_wrote_it(stream: bytes) -> None:
     assert [batch["tokens"].to_pylist() for batch in read] == [[[1, 2], [3]], [[4, 5, 6]]]
 
 
+def test_a_stream_that_ends_within_a_message_is_refused(stream: bytes) -> None:
+    cut = stream[:-24]
+    with pytest.raises(ValueError, match="a message ends beyond the end of the file"):
+        streamed_batches(lambda begin, end: cut[begin:end], len(cut), "x")
+
+
 def test_a_message_of_a_negative_size_is_refused_and_not_read_again_and_again(stream: bytes) -> None:
     damaged = stream[:4] + struct.pack("<i", -8) + stream[8:]  # of the schema, which has no body
     with pytest.raises(ValueError, match="x cannot be read as an Arrow IPC stream at byte 0: "):

@@ -83,10 +83,7 @@ def _reader(source: Any, magic: bytes, columns: Sequence[int] | None) -> Any:
 def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, end: int | None = None) -> Iterator[Any]:
     """Yields the record batches [first, end) of a reader; all from `first` on if `end` is None.
 
-    `path` is the file's path or URL, for messages.
-
-    Raises:
-        ValueError: the file is damaged.
+    `path` is the file's path or URL, for messages. It raises what `read_arrow` does.
     """
     with _readable(without_secrets(os.fspath(path))):
         if hasattr(reader, "get_batch"):  # the file format; a reader of the stream format can only be iterated

@@ -66,9 +66,11 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
             header = _field(metadata, message_table, _HEADER_SLOT, "I")
             body = _field(metadata, message_table, _BODY_BYTES_SLOT, "q")
             body_bytes = body.value if body else 0
-            if metadata_bytes < 0 or body_bytes < 0:  # the next message would begin at this one again, without an end
+            if metadata_bytes < 0 or body_bytes < 0:  # the next message would not begin after this one, without an end
                 raise ValueError("the size of a message is negative")
             end = begin + body_at + body_bytes
+            if end > size_bytes:
+                raise ValueError("a message ends beyond the end of the file")
             if header_type and header and header_type.value == _RECORD_BATCH_TYPE:
                 num_rows = _field(metadata, header.offset + header.value, _NUM_ROWS_SLOT, "q")
                 found.append(StreamedBatch(begin, end, num_rows.value if num_rows else 0))
