@@ -8,7 +8,7 @@ pytest.importorskip("griffe", reason="griffe is not installed: pip install griff
 
 from breaking import at, breaking, extracted, last_tag, loaded
 from names import public_packages
-from record import read_record
+from tests.surface.record import read_record
 
 from packhorse.deprecations import DECLARED
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from names import names_of, public_names, public_packages
 from pages import PAGES, blocks_of
-from record import VERSION, gone_too_early, newest_record, read_record, text_of
+from tests.surface.record import VERSION, gone_too_early, newest_record, read_record, text_of
 
 from packhorse.deprecations import DECLARED
 
