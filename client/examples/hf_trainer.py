@@ -29,7 +29,7 @@ class RecordingTrainer(PackedTrainer):
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Writes down the batch's sequences, which begin at position 0, and trains on it.
 
-        Those without any target are padding, or a single token: a first token is never predicted.
+        Those without any target are padding, a single token (a first one is never predicted), or wholly masked.
         """
         starts = (inputs["position_ids"].flatten() == 0).nonzero().flatten().tolist()
         labels, num_tokens = inputs["labels"].flatten(), inputs["labels"].numel()

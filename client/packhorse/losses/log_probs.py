@@ -38,7 +38,7 @@ def sequence_log_probs(
         batch: has `labels`, int64 [B, L], −100 where nothing is predicted, and its `layout`; or it is a batch of trees.
         logits: a floating type [B, L, V], on any device; the host does not wait. Sums are taken in the result's type.
         shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`.
-            Batches of `packhorse.client` have it.
+            Batches without a preset have it.
 
     Returns:
         float32 [n] (float64 if `logits` are), in the order of `ids`; 0 for a sequence without targets.

@@ -26,7 +26,7 @@ def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
     Raises:
         ValueError: the number of all ranks is not a multiple of `max_context_parallel`.
     """
-    # Called only to refuse a number of ranks that is no multiple.
+    # Called only to refuse a number of ranks that is no multiple of `max_context_parallel`.
     rule.of_loader(dist.get_rank(), dist.get_world_size())
     sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]  # 16 -> [2, 4, 8, 16]
     # `new_subgroups` returns this rank's process group, and a list of all.

@@ -35,7 +35,7 @@ def draw_text(rows: Sequence[SeenRow], width: int) -> str:
     for row, total in zip(rows, totals, strict=True):
         lines.append(f"{row.name:<{name_cells}}  {_row(row, cells)}  {total}")
         if row.targets is not None:
-            # Below the inside of the row: after the name, the gap and the first bar, and without the last bar.
+            # Begins below what follows the first bar, and ends below the last bar.
             lines.append(" " * (name_cells + 3) + _targets(row, cells - 1).rstrip())
     return "\n".join(line.rstrip() for line in lines)
 

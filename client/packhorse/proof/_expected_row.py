@@ -89,7 +89,7 @@ class ExpectedRow:
     def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
         """Yields a sentence for each sequence that differs, and one for the padding, if it does.
 
-        It is about the first wrong token of the first tensor that differs. `tensors` has the actual row, by name. On
+        Each is about the first wrong token of the first tensor that differs. `tensors` has the actual row, by name. On
         padding, sequence_ids and position_ids are PADDING in both.
         """
         starts = np.array(self._room_starts, dtype=np.int64)

@@ -62,7 +62,7 @@ def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[
 
     Args:
         chat: the conversation.
-        excess: tokens that should go; the text may keep one token in any case.
+        excess: tokens that should go; fewer go if only one would be left.
         num_tokens_of: returns the number of tokens of a text.
 
     Returns:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 class NoTargetsError(ValueError):
-    """A sequence has no token to train on, or does not fit the cutoff without cutting an answer."""
+    """A sequence has no token to train on, prefers nothing, or does not fit the cutoff without cutting an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -78,7 +78,7 @@ def with_prefix_space(model: Any, wanted: bool) -> Any:
 
 
 def _as_llama(model: Any, prefix: bool | None, *, is_legacy: bool) -> Any:
-    """Returns a tokenizer with the blanks of Llama's class; the same object if nothing changes, as if byte-level.
+    """Returns a tokenizer with the blanks of Llama's class; the same object if nothing changes, or if it is byte-level.
 
     `prefix` is the settings' `add_prefix_space`, False for no blank. With `is_legacy` the blank is before each part of
     a text between special tokens, not only before the text.

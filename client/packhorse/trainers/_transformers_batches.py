@@ -33,7 +33,7 @@ class TrainingBatches:
         return map(_without_cursor, self._loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses an epoch, from its beginning; the resumed epoch keeps its position until it has ended."""
+        """Chooses an epoch, from its beginning; the resumed one keeps its position, and is refused when it is over."""
         self._loader.set_epoch(epoch)
         self.epoch, self.num_left = epoch, len(self._loader)
 

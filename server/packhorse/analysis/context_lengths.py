@@ -31,9 +31,10 @@ class ContextLength:
     """The same if each row holds one padded sequence."""
     sequences_cut: int
     """Sequences that are too long, and so are truncated, split or dropped by the dataset's over-length policy; in a
-    dataset whose plan packs groups, the groups that are left out."""
+    dataset whose plan packs groups, the groups that are too long. What the dataset itself left out counts up to its own
+    context length."""
     tokens_cut: int
-    """Tokens that the policy leaves out."""
+    """Tokens that are left out of them."""
     plan: PlanIndex
     """The plan for this context length."""
 
@@ -47,7 +48,8 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
 
     Sequences that are too long are treated by the dataset's over-length policy; if that is "error", they are truncated.
     A group that is too long is dropped as a whole. One that the dataset itself left out is not planned for longer
-    context lengths either, because a folder does not store its tokens. The packer is best-fit; if the number of
+    context lengths either, because a folder does not store which sequences
+    that it left out were one group. The packer is best-fit; if the number of
     sequences in a bin is limited, it is the better of best-fit and balanced.
 
     Returns:

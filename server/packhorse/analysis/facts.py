@@ -54,7 +54,7 @@ def dataset_facts(dataset: PreparedDataset | MixtureDataset) -> dict[str, Any]:
 
 
 def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
-    """Returns the facts that take seconds: other context lengths, packers, ways without packing, waiting, and so on.
+    """Returns the facts that take seconds, such as other context lengths, packers, ways without packing, and waiting.
 
     Waiting is that at the dataset's own context length. Packers know tokens only. So "packers" is empty for a dataset
     whose resources have caps.

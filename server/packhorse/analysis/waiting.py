@@ -50,7 +50,7 @@ class WaitingRow:
         return measured.at_steps if at_steps else measured.at_optimizer_steps
 
     def facts(self) -> dict[str, Any]:
-        """Returns the row as JSON values: for every balance `excess`, as "time_beyond_work", and `idle`."""
+        """Returns the row as JSON values: for every balance `excess` ("time_beyond_work_…") and `idle`."""
         return {
             "max_seq_len": self.max_seq_len,
             "world_size": self.world_size,

@@ -67,6 +67,6 @@ def dataset_digest(
         "counts": {str(length): count for length, count in counts.items()},
         "options": {**as_object(options), "epoch_version": EPOCH_VERSION, **({"caps": caps} if caps else {})},
         "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
-        "pools": arrays if len(arrays) > 1 else arrays[0],  # older datasets have one, not in a list
+        "pools": arrays if len(arrays) > 1 else arrays[0],  # else older digests would change
     }
     return make_digest(parts)

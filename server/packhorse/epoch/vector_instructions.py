@@ -26,8 +26,8 @@ WIDE_LANES = 16
 def _intrinsic(function: Any) -> Any:
     """Decorates as Numba's `intrinsic`: a call compiles to what `generate` writes. Without Numba, changes nothing.
 
-    The function is called when a kernel is compiled: first with Numba's typing context, which a call in a kernel leaves
-    out, then with the types of the call's arguments.
+    The function is called when a kernel is compiled. Its first argument is Numba's typing context, which a call in a
+    kernel leaves out; the others are the types of the call's arguments.
     """
     return intrinsic(function) if HAS_NUMBA else function
 

@@ -13,9 +13,10 @@ NEAR_GAP = 5e-5
 
 
 def first_plan(pairs: list[tuple[int, int]], capacity: int, limit: int) -> PackerResult:
-    """Returns best-fit's plan; or the balanced one, if the limit of sequences binds and that has fewer bins.
+    """Returns best-fit's plan, or the balanced one if it has fewer bins.
 
-    The balanced one is tried only if best-fit's is not near the lower bound.
+    The balanced one is tried only if a bin could exceed the limit of sequences, and best-fit's plan is not near the
+    lower bound.
     """
     bound = bound_of_pairs(pairs, capacity, limit)
     plan = PackerResult(templates=best_fit_decreasing(pairs, capacity, limit), algorithm="best-fit", lower_bound=bound)

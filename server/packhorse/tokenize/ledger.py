@@ -53,7 +53,7 @@ def join_ledgers(output: str | os.PathLike[str], parts: Sequence[str | os.PathLi
 def write_unused(
     output: str | os.PathLike[str], *, sequences: int, open_turns: int, unused: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Writes `X.unused.json`: how many sequences, and trained turns without an end, there are, and the unused fields.
+    """Writes `X.unused.json`: the numbers of sequences and of trained turns without an end, and the unused fields.
 
     `unused` is as `Tally.unused` has it.
     """

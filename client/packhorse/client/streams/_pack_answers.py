@@ -1,8 +1,8 @@
 """Checks of the answers of a stream that packs: only what was sent comes back, once, and within the stream's limits.
 
 A service too old for one of the limits ignores it, so its bins show that. A sequence's own number is the one that the
-stream gave it; an evicted sequence is too old, and comes back in no bin. Leaves what is known of each sequence to
-`_held_sequences`, and what happens to an answer to `pack_stream`.
+stream gave it; an evicted sequence, or one of its group, is too old; it comes back in no bin. Leaves what is known of
+each sequence to `_held_sequences`, and what happens to an answer to `pack_stream`.
 """
 
 from collections.abc import Collection, Set

@@ -1,6 +1,7 @@
 """One dataset for each name: a client's first answer names a digest, and all later answers must have the same.
 
-Owns the digests that a client is bound to; only a mixture's may change, when a stage is appended. Servers compare the
+Owns the digests that a client is bound to; a mixture's may change, when a stage is appended, so answers that do not say
+what the dataset is are compared by servers only. Servers compare the
 digest in each request, since they may still have an earlier version. Leaves the hash of a run to `client/_run_id`, what
 the workers of a rank share to `loading/workers/digests`, and what ranks share to `loading/_agreement`.
 """

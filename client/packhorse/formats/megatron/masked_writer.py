@@ -77,7 +77,7 @@ class MaskedTokenWriter(SequenceWriter):
                 tokens is not checked.
 
         Raises:
-            FileNotFoundError: one of the files is missing.
+            FileNotFoundError: a file of the tokens is missing, or the mask's `.bin`; its `.idx` is not read.
             ValueError: their tokens are of another type.
         """
         self._copy(MegatronTokens(path), self._token_bin)

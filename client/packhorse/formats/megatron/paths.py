@@ -36,7 +36,7 @@ def megatron_paths(path: str | os.PathLike[str]) -> MegatronPaths:
 
 
 class MaskedPaths(NamedTuple):
-    """The files of tokens with a loss mask, in the order in which they appear: the tokens' index proves the rest."""
+    """The files of tokens with a loss mask, in the order in which they appear: once the last is there, all are."""
 
     mask_bin: Path
     mask_idx: Path

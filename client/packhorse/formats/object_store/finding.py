@@ -29,7 +29,7 @@ def find_objects(url: str, suffix: str) -> list[str]:
     facts = store.look()
     if facts is not None and not are_of_folder(facts):
         return [url]
-    if facts is not None:  # a folder; "list" is what messages call the answer
+    if facts is not None:  # a folder
         found = [
             path
             for path in store.request("list", lambda file_system, folder: file_system.find(folder))

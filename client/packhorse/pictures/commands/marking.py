@@ -5,6 +5,7 @@ Leaves finding the row that a sequence was made of to `packhorse.tokenize`, and 
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from packhorse.client import DatasetInfo, TokenSource
 from packhorse.parameters import message_of
@@ -28,16 +29,18 @@ def marker(
         The function; None without tokens or a tokenizer, and for mixtures.
 
     Raises:
-        TokenSourceError: only half of a mask is there, or the source does not know the dataset's ids.
+        TokenSourceError: the source does not know the dataset's ids. The function raises one if only half of a mask is
+            there, or permissions hide whether one is.
     """
     if source is None or decode is None or tokens is None or info.components:
         return None
-    mask = source.loss_mask_beside()
+    loss_mask_beside = cache(source.loss_mask_beside)  # looked for when the first sequence is marked
     of_ids = source.for_ids(info.id_column or "")
 
     def mark(sequence_id: int) -> MarkedSequence:
         """Reads a sequence; its origins are shown only if its row still gives the same tokens."""
         ids, title, note = of_ids.read(sequence_id), f"sequence {sequence_id}", ""
+        mask = loss_mask_beside()
         if mask is not None:  # of chats or pairs: the id is the sequence's number, by which its row is found
             try:
                 from packhorse.tokenize import trace_sequence  # its packages may be missing: a note then says so

@@ -57,7 +57,7 @@ class CachedObject:
                     file.write(self.object.read(begin, min(begin + _COPIED_BYTES, self.size_bytes)))
 
         name = without_secrets(self.url).rpartition("/")[2]
-        patience = self.object.options.retry.deadline_seconds  # longer than for a block: a copy is many requests
+        patience = self.object.options.retry.deadline_seconds  # mostly longer than for a block: a copy is many requests
         return self._cache.whole(self.object.key, name, fetch, patience_seconds=patience)
 
     def file(self) -> RangeFile:

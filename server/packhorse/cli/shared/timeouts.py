@@ -74,7 +74,7 @@ def remote_timeout_option(command: Callable[..., Any], *, help_text: str = "", *
 
 
 def store_timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --timeout-seconds to a command that reads only from object stores; readers find it in the environment."""
+    """Adds --timeout-seconds to a command that connects only to object stores; readers find it in the environment."""
     return remote_timeout_option(command, expose_value=False)
 
 

@@ -60,7 +60,7 @@ class FieldError(ValueError):
 
 
 def checked_field(field: str, read: Callable[[], _Value]) -> _Value:
-    """Calls `read` and returns its value; turns a ValueError into a FieldError of the field, but not a FieldError."""
+    """Calls `read` and returns its value. A ValueError becomes a FieldError of the field; a FieldError stays."""
     try:
         return read()
     except FieldError:

@@ -63,7 +63,7 @@ def locked(output: Path) -> Iterator[Path]:
 
 
 def _of_output(error: OSError, output: Path, work: Path) -> OSError:
-    """Returns the error, with the output's name if it named no file, or one in the work folder, unknown to users."""
+    """Returns the error; it gets the output's name if it named no file, or one in the work folder."""
     if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
         error.filename = str(output)
     return error

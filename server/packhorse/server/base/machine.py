@@ -41,7 +41,7 @@ def allow_descriptors(wanted: int) -> None:
 def most_connections(wanted: int, kept: int) -> int:
     """Returns how many connections may be open, 1 to `wanted`, so that enough descriptors remain.
 
-    Enough are `kept`, for connections that are not counted here, and OWN_FILES for the process itself. If more than
+    `kept` remain for connections that are not counted here, and OWN_FILES for the process itself. If more than
     half of OWN_FILES are open already, the process gets as many as are open and another half of OWN_FILES.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

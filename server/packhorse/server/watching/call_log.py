@@ -1,4 +1,4 @@
-"""The log of calls: streams that open and end, refusals, and at debug every other call.
+"""The log of calls: streams that open and end, refusals, and at debug all remaining calls.
 
 Leaves the record of a call to `calls`, and its metrics to `call_metrics`.
 """
@@ -23,7 +23,7 @@ few lines, because strangers can cause as many as they like."""
 
 
 class CallLog(Watcher):
-    """Logs the beginning and end of streams, refusals, and at debug every other call."""
+    """Logs the beginning and end of streams, refusals, and at debug all remaining calls."""
 
     def __init__(self) -> None:
         for logger, most_lines in MOST_LINES.items():

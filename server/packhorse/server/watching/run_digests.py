@@ -19,7 +19,7 @@ MOST_RUNS = 64
 
 KEEP_SECONDS = 3600.0
 """How long a digest is shown after a stream of its run last opened with it, or ended. It goes when the next stream
-of any run opens or ends after that; sooner only if there are more than MOST_RUNS."""
+whose digest is shown opens or ends after that; sooner only if there are more than MOST_RUNS."""
 
 _Key: TypeAlias = tuple[str, str, str]
 """(dataset, run, digest): the labels of the metric."""

@@ -52,7 +52,7 @@ class TokenizeFlags:
 
     @property
     def form_columns(self) -> dict[str, str]:
-        """The columns of FORM_COLUMNS whose flag is given: kind of column → its name."""
+        """The columns of FORM_COLUMNS that flags or the standard columns name: kind of column → its name."""
         columns = {kind: getattr(self, f"{kind}_column") for kind in FORM_COLUMNS}
         return {kind: name for kind, name in columns.items() if name is not None}
 

@@ -69,8 +69,8 @@ class Preferences(RowEncoder):
         chosen, rejected, prompt = cells["chosen"], cells["rejected"], cells.get("prompt")
         if chosen == rejected:
             raise NoTargetsError("chosen and rejected are the same answer, which prefers nothing")
-        # Whether the chosen answer is a list of messages that begins with the prompt. If the prompt is text beside such
-        # a list, it is taken for the text of the list's first message.
+        # Whether the chosen answer is a list of messages that begins with the prompt. A prompt of text beside a list
+        # is always taken for the text of its first message.
         holds_prompt = isinstance(chosen, list) and (isinstance(prompt, str) or chosen[: len(prompt or ())] == prompt)
         # In a column that the user named, such a prompt is refused. In the standard column it is not used.
         if prompt is not None and holds_prompt and self._columns.prompt is not None:
