@@ -175,6 +175,12 @@ def test_versions_of_a_dataset_that_grew(made: Path, tmp_path: Path) -> None:
     assert [(one["version"], one["ok"]) for one in json.loads(every.stdout)] == [(2, True), (1, False)]
     assert "grown, version 2 " in verify(folder).output
     assert "as it was prepared: no" in verify(folder, "--all-versions").output
+    for given in (folder, tmp_path):  # a dataset, and a folder that holds it
+        lines = verify(given, "--all-versions").output.splitlines()
+        assert [line.rpartition(" ")[0] for line in lines if line.startswith(("grown", "1"))] == [
+            "grown, version 2",
+            "grown, version 1",
+        ]
     assert "there is no --version 7; " in verify(folder, "--version", 7).output
     assert "give one of them" in verify(folder, "--version", 1, "--all-versions").output
 

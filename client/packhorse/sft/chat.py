@@ -61,7 +61,7 @@ class ChatEncoder:
         eos: str | None = None,
         ignore: Collection[str] = (),
     ) -> None:
-        """Reads the tokenizer; the arguments are those of `encode_chat`.
+        """Reads the tokenizer; the arguments are those of `encode_chat`, and `cutoff`, see `Cutoff`.
 
         Raises:
             FileNotFoundError: the tokenizer or the template is not there.
@@ -152,7 +152,7 @@ class ChatEncoder:
 
     def _cut_to_fit(self, chat: "RenderedChat", encoding: Any) -> "tuple[EncodedSequence, RenderedChat, Any]":
         """Returns a sequence, cut if it is too long, with the rendering and the encoding that it was made from."""
-        encoded = self._mask(chat, encoding)
+        encoded = self._encoded(chat, encoding)
         num_tokens = len(encoded)
         if self._max_tokens is None or num_tokens <= self._max_tokens:
             return encoded, chat, encoding
@@ -167,12 +167,12 @@ class ChatEncoder:
             except ValueError:  # the template refuses the rest, such as a tool's result whose call is gone
                 break
             (encoding,) = self._tokenizer.encode([chat.text])
-            encoded = self._mask(chat, encoding)
+            encoded = self._encoded(chat, encoding)
         num_cut = num_tokens - len(encoded)
         too_long = len(encoded) > self._max_tokens
         return replace(encoded, num_cut_tokens=num_cut, is_too_long=too_long), chat, encoding
 
-    def _mask(self, chat: "RenderedChat", encoding: Any) -> EncodedSequence:
+    def _encoded(self, chat: "RenderedChat", encoding: Any) -> EncodedSequence:
         """Returns the tokens with a mask that is True on trained turns; adds `eos` if the last turn has no end."""
         ids = encoding.ids  # a new list at each access
         turns = token_ranges(encoding.offsets, [(turn.begin, turn.end) for turn in chat.turns])

@@ -22,8 +22,8 @@ class MegatronBatch(NamedTuple):
     context-parallel ranks.
 
     Example:
-        >>> tokens, labels, loss_mask, attention_mask, position_ids, packed_seq_params = get_megatron_batch(
-        ...     batches
+        >>> tokens, labels, loss_mask, attention_mask, position_ids, padding_mask, packed_seq_params = (
+        ...     get_megatron_batch(batches)
         ... )  # doctest: +SKIP
     """
 
@@ -155,7 +155,7 @@ class _MicroBatch(NamedTuple):
 
     @classmethod
     def of_shared_bin(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
-        """Makes one from a micro-batch under dynamic context parallelism."""
+        """Makes one from a micro-batch under dynamic context parallelism, whose values are end to end already: [T]."""
         return cls(
             values=torch.stack([batch[key].to(torch.int64) for key in keys]),
             cu_seqlens=batch["cu_seqlens_padded"],

@@ -46,7 +46,7 @@ class CostlyFacts:
         """Whether the thread that computes figures runs."""
 
     def of(self, digest: str) -> dict[str, Any] | str | None:
-        """Returns the figures of a digest, or why they are not there ("computing", "failed"); None if nobody asked."""
+        """Returns a digest's figures, or why they are not there ("computing", or a sentence); None if nobody asked."""
         with self._lock:
             return "computing" if digest in self._looked_at else self._made.get(digest)
 

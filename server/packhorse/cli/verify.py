@@ -95,7 +95,7 @@ def command(
     with stopped_by_signals("nothing was changed"), show_progress() as progress:
         for dataset in below or [folder]:
             for path in _folders(dataset, number, all_versions):
-                result = _compare_files(path, progress)
+                result = _compare_files(dataset, path, progress)
                 if tokens is not None and not result.wrong:
                     given = _GivenTokens(tokens, id_column, sample, workers)
                     # The current version lies in the dataset's own folder, an older one below it.
@@ -107,7 +107,7 @@ def command(
         click.echo(json.dumps(facts if all_versions or below else facts[0], indent=2))
     else:
         for result in results:
-            _print(result, result.folder.name if below else folder.name, tokens)
+            _print(result, tokens)
         click.echo(f"as it was prepared: {'no' if is_wrong else 'yes'}")
     context.exit(1 if is_wrong else 0)
 
@@ -116,7 +116,10 @@ def command(
 class _VersionResult:
     """The result for one version of a dataset."""
 
+    dataset: Path
+    """The dataset's folder."""
     folder: Path
+    """The version's: the same, or one below it if the version is older."""
     manifest: Manifest | None = None
     """The manifest; None if it cannot be read."""
     lengths: LengthReport | None = None
@@ -157,9 +160,9 @@ def _folders(folder: Path, number: int | None, all_versions: bool) -> list[Path]
     return meant
 
 
-def _compare_files(folder: Path, progress: Progress) -> _VersionResult:
+def _compare_files(dataset_folder: Path, folder: Path, progress: Progress) -> _VersionResult:
     """Compares the files of one version with their checksums."""
-    result = _VersionResult(folder=folder)
+    result = _VersionResult(dataset=dataset_folder, folder=folder)
     try:
         dataset = open_prepared(folder, check_pool=False)
         result.manifest = dataset.manifest
@@ -273,13 +276,13 @@ def _what_differs_in_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
         )
 
 
-def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
+def _print(result: _VersionResult, tokens: str | None) -> None:
     """Prints what was compared on stdout, and what is wrong on stderr."""
     manifest, lengths = result.manifest, result.lengths
     if manifest is not None:
-        # An older version, whose folder does not have the dataset's name, is numbered even if it is the first.
-        version = f", version {manifest.version}" if manifest.version > 1 or result.folder.name != name else ""
-        click.echo(f"{name}{version} {manifest.digest}")
+        # An older version is numbered even if it is the first.
+        version = f", version {manifest.version}" if manifest.version > 1 or result.folder != result.dataset else ""
+        click.echo(f"{result.dataset.absolute().name}{version} {manifest.digest}")
         click.echo(
             f"{len(manifest.checksums)} files, {manifest.num_sequences:,} sequences in {manifest.num_bins:,} bins"
         )

@@ -86,12 +86,14 @@ def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
     starts = np.concatenate((ends, np.zeros(num_bins - num_tail, np.int64))) - sizes
     item_tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[item_starts])
     positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
+    # A rank's slots are its bins of a step; offset = rank * batch_size + slot.
     offsets_by_slot = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # first every rank's slot 0
     added = offsets_by_slot[offsets_by_slot >= num_tail]
+    # Halves bins in place: `item_numbers`, `starts` and `sizes` are of the full step afterwards.
     num_filled = halve_into(item_numbers, starts, sizes, item_tokens, added)
     # If bins stay empty, the last filled one moves to the first empty one, as long as that is in an earlier slot.
     empty, filled = added[num_filled:], offsets_by_slot[sizes[offsets_by_slot] > 0][::-1]
-    num_pairs = min(len(empty), len(filled))
+    num_pairs = min(len(empty), len(filled))  # slots of the filled ones fall, those of the empty ones rise
     num_moved = int((filled[:num_pairs] % stretch.batch_size > empty[:num_pairs] % stretch.batch_size).sum())
     old, new = filled[:num_moved], empty[:num_moved]
     for values in (starts, sizes, positions):

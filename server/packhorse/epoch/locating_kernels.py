@@ -1,7 +1,8 @@
 """The compiled loops over a plan that lead from ids back to positions; `EpochView` runs them without the GIL.
 
 Owns finding ids in the pool, and the positions of the pool's entries. Leaves the way from bins to ids to
-`plan_kernels`, whose header says what a plain form is, and the plan's tables to `plan_index`.
+`plan_kernels`, whose header says what a plain form is, and the plan's tables to `plan_index`, which says what a
+repeat and its copies are. Legend: n ids, D distinct lengths, each with a parameter row of its permutation.
 """
 
 from typing import Any

@@ -239,9 +239,9 @@ def write_job(job: Job) -> Manifest:
             overwrite=job.overwrite or job.before is not None,
             keeps_versions=job.before is not None,
             partial=work.partial,
-            meanwhile=work.spills,
+            meanwhile=work.spills,  # counted in the message of a full disk
         ) as partial,
-        job.started(partial) as sort,
+        job.started(partial) as passes,
     ):
         if job.before is not None:
             current, *_ = versions_of(job.folder)
@@ -251,13 +251,13 @@ def write_job(job: Job) -> Manifest:
         if job.tokens_folder is not None:
             link_tokens(job.tokens_folder, partial)
         if job.format == "packhorse":
-            manifest = sort.write(partial, job.source, work)
+            manifest = passes.write(partial, job.source, work)
             if job.before is not None and not job.adds:  # the input holds old and new rows together
                 refuse_rewritten(job.before, open_prepared(partial, check_pool=False))
             return manifest
         ours = partial / _OURS
         ours.mkdir()
-        manifest = sort.write(ours, job.source, work)
+        manifest = passes.write(ours, job.source, work)
         write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
         shutil.rmtree(ours)
         return manifest

@@ -40,7 +40,7 @@ _UNNAMEABLE = re.compile(r"[^\w.-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class RawOptions:
-    """How raw lengths or text are read and planned for a look."""
+    """How raw lengths or text are read and planned for a look; the fields' texts are the help of their flags."""
 
     max_seq_len: int | None = None
     """Of raw input: a bin's capacity in tokens; by default 4096. Longer sequences are split, and counted; options after
@@ -184,6 +184,7 @@ def _run_prepare(arguments: Sequence[str], output: Path) -> None:
             command.invoke(running)
     except (ValueError, OSError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else message_of(error)
+        # `prepare` says that text must be tokenized, after what the text is and a comma.
         if _TOKENIZE in message and "--tokenizer" not in arguments:
             message = f"{message.partition(',')[0]}: give --tokenizer, the tokenizer.json or its folder"
             raise click.ClickException(message) from error

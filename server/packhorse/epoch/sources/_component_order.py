@@ -66,7 +66,7 @@ class ComponentOrder:
     def look_up(
         self, first: int, before: Sequence[int], positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns the component of each position, and the number of its positions from `first` to there.
+        """Returns the component of each position, and how many positions from `first` on it has before this one.
 
         Args:
             first: the position from which `positions` are counted.
@@ -97,7 +97,7 @@ class ComponentOrder:
             first: as for `look_up`.
             before: as for `look_up`.
             end: exclusive end of the positions that are searched, counted from 0.
-            numbers: for each position, the number of the component's positions from `first` to there: int64 [N].
+            numbers: for each position, how many the component has from `first` on before it: int64 [N].
         """
         positions = np.empty(len(numbers), dtype=np.int64)
         chunks = range(first // _CHUNK, -(-end // _CHUNK))  # numbers of chunks, up to that of `end` - 1
@@ -120,7 +120,7 @@ class ComponentOrder:
         first = number * _CHUNK
         length = _CHUNK if self._length is None else min(_CHUNK, self._length - first)
         components, numbers = np.empty(length, dtype=np.int32), np.empty(length, dtype=np.uint32)
-        counts_before = self._tree.deal(first, components, numbers)
+        counts_before = self._tree.deal(first, components, numbers)  # fills both
         return _Chunk(counts_before, components, numbers)
 
 
@@ -141,7 +141,7 @@ def _look_up(
         components: `_Chunk.components`.
         numbers: `_Chunk.numbers`.
         base: number to add for each component: int64 [C].
-        chunk_begin: the chunk's first position.
+        chunk_begin: the chunk's first position, counted as `positions` are; negative if it is before these begin.
         positions: int64 [N].
         done: number of positions that are looked up already.
         components_out: receives components: int32 [N].
