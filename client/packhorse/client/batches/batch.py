@@ -208,8 +208,8 @@ class BatchAssembler(RowFormat):
             loss_mask: as for `assemble`.
 
         Raises:
-            ValueError: as for `assemble`; raised up to 16 batches before the bin that holds too much.
-            TokenSourceError: as for `assemble`; raised up to 16 batches before a length that does not fit its room.
+            ValueError: as for `assemble`; raised up to 15 batches before the bin that holds too much.
+            TokenSourceError: as for `assemble`; raised up to 15 batches before a length that does not fit its room.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
